@@ -1,0 +1,214 @@
+"""Privacy curves: ε(δ), δ(ε) and the trade-off function, three views of one object.
+
+All curves here are symmetric: they cover both neighbouring directions. Where a curve is approximated, δ is rounded up
+and the trade-off function down, so that a test of the curve errs on the claim's side.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_ndtr, ndtr, ndtri
+
+Array = NDArray[np.float64]
+Lookup = Callable[[Array], Array]
+
+
+class Curve(ABC):
+    """A symmetric privacy curve. All methods take and return arrays of any one shape."""
+
+    @abstractmethod
+    def delta(self, epsilon: Array) -> Array:
+        """The smallest δ with (ε, δ)-differential privacy; ``epsilon`` ≥ 0 in nats."""
+
+    @abstractmethod
+    def epsilon(self, delta: Array) -> Array:
+        """The smallest ε ≥ 0 at ``delta``, in nats; infinite where there is none."""
+
+    @abstractmethod
+    def reach(self, x: Array) -> Array:
+        """The least probability that one neighbour gives to an event of probability ``x`` under the other.
+
+        It is f(1 − x) for the trade-off function f, computed so that it stays exact for tiny ``x``. Mahloujifar,
+        Melis & Chaudhuri 2024 write it as the inverse of f̄ = 1 − f.
+        """
+
+    def fnr(self, fpr: Array) -> Array:
+        """The trade-off function: the least false negative rate at false positive rate ``fpr``."""
+        return self.reach(1.0 - np.asarray(fpr, float))
+
+
+@dataclass(frozen=True)
+class GaussianCurve(Curve):
+    """N(0, 1) against N(μ, 1): μ-GDP (Dong, Roth & Su 2019, definition 2.6); exact. ``mu`` may be an array."""
+
+    mu: Any
+
+    def delta(self, epsilon: Array) -> Array:
+        epsilon, mu = np.asarray(epsilon, float), np.asarray(self.mu, float)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            # Balle & Wang 2018, theorem 5; the second term in logs, since e^ε overflows long before the product does.
+            shift = epsilon / mu
+            value = ndtr(mu / 2 - shift) - np.exp(epsilon + log_ndtr(-mu / 2 - shift))
+        return np.where(mu > 0, np.clip(value, 0.0, 1.0), 0.0)
+
+    def epsilon(self, delta: Array) -> Array:
+        delta = np.asarray(delta, float)
+        top = self._largest_epsilon(delta)
+        out = bisect(lambda e: self.delta(e) <= delta, np.zeros_like(top), top)
+        return np.where(self.delta(np.zeros_like(top)) <= delta, 0.0, np.where(delta > 0, out, np.inf))
+
+    def _largest_epsilon(self, delta: Array) -> Array:
+        # Φ(μ/2 − ε/μ) ≤ δ already gives δ(ε) ≤ δ.
+        mu = np.asarray(self.mu, float)
+        tail = -ndtri(np.clip(delta, 1e-300, 1.0 - 1e-16))
+        return np.maximum(mu * (mu / 2 + tail), 0.0) + 1e-9
+
+    def reach(self, x: Array) -> Array:
+        return ndtr(ndtri(np.clip(x, 0.0, 1.0)) - self.mu)
+
+
+@dataclass(frozen=True)
+class PairCurve(Curve):
+    """All that a single (ε, δ) promises: the randomised response that leaks everything with probability δ.
+
+    The trade-off function is f_{ε,δ} of Dong, Roth & Su 2019, equation 5. ``at_epsilon`` and ``at_delta`` may be arrays.
+    """
+
+    at_epsilon: Any
+    at_delta: Any
+
+    def delta(self, epsilon: Array) -> Array:
+        epsilon = np.asarray(epsilon, float)
+        # (e^E − e^ε) / (1 + e^E), written with exponents that can't overflow.
+        gap = -np.expm1(np.minimum(epsilon - self.at_epsilon, 0.0)) / (1.0 + np.exp(-np.asarray(self.at_epsilon)))
+        return self.at_delta + (1.0 - np.asarray(self.at_delta)) * gap
+
+    def epsilon(self, delta: Array) -> Array:
+        delta = np.asarray(delta, float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = (
+                (delta - self.at_delta) / (1.0 - np.asarray(self.at_delta)) * (1 + np.exp(-np.asarray(self.at_epsilon)))
+            )
+            value = self.at_epsilon + np.log1p(-np.minimum(share, 1.0))
+        return np.where(delta >= self.at_delta, np.maximum(value, 0.0), np.inf)
+
+    def reach(self, x: Array) -> Array:
+        x, e, d = np.asarray(x, float), np.asarray(self.at_epsilon, float), np.asarray(self.at_delta, float)
+        with np.errstate(over="ignore", invalid="ignore"):
+            steep = np.where(x < 1, 1.0 - d - np.exp(e) * (1.0 - x), 1.0 - d)
+        return np.maximum(0.0, np.maximum(np.exp(-e) * (x - d), steep))
+
+
+@dataclass(frozen=True)
+class TwiceCurve(Curve):
+    """Group privacy for two records: what a curve for add-or-remove-one promises for replacing one record.
+
+    The trade-off function is 1 − (1 − f)∘(1 − f) of Dong, Roth & Su 2019, theorem 2.14, so ``reach`` applies twice.
+    """
+
+    one: Curve
+
+    def reach(self, x: Array) -> Array:
+        return self.one.reach(self.one.reach(x))
+
+    def delta(self, epsilon: Array) -> Array:
+        # Vadhan 2017, lemma 2.2, minimised over how ε is halved: both steps at ε / 2.
+        half = np.asarray(epsilon, float) / 2
+        return np.minimum((1 + np.exp(np.minimum(half, 700.0))) * self.one.delta(half), 1.0)
+
+    def epsilon(self, delta: Array) -> Array:
+        delta = np.asarray(delta, float)
+        out = bisect(lambda e: self.delta(e) <= delta, np.zeros_like(delta), np.full_like(delta, 1e3))
+        return np.where(self.delta(np.full_like(delta, 1e3)) <= delta, out, np.inf)
+
+
+class GridCurve(Curve):
+    """A curve known by upper bounds of δ on a grid of ε, as a numerical accountant gives it.
+
+    Between grid points δ is interpolated linearly in e^ε, which is from above, since δ is convex in e^ε. The trade-off
+    function is the maximum of the lines that the grid points stand for (Dong, Roth & Su 2019, proposition 6): both
+    directions enter through the larger δ, and the maximum of lines is convex, so it is the convexified minimum of both.
+
+    Args:
+        epsilons: shape ``(points,)``, rising, from 0.
+        deltas: shape ``(points,)``, upper bounds of δ at these ε.
+        exact_delta, exact_epsilon: the accountant's own look-ups, used in place of interpolation where given.
+    """
+
+    def __init__(
+        self,
+        epsilons: ArrayLike,
+        deltas: ArrayLike,
+        *,
+        exact_delta: Lookup | None = None,
+        exact_epsilon: Lookup | None = None,
+    ) -> None:
+        self._epsilons = np.asarray(epsilons, float)
+        self._deltas = np.minimum.accumulate(np.clip(np.asarray(deltas, float), 0.0, 1.0))
+        self._exact_delta, self._exact_epsilon = exact_delta, exact_epsilon
+        self._knots, self._slopes, self._offsets = _envelope(self._epsilons, self._deltas)
+
+    def delta(self, epsilon: Array) -> Array:
+        if self._exact_delta is not None:
+            return self._exact_delta(np.asarray(epsilon, float))
+        top = self._epsilons[-1]
+        scale = np.exp(np.minimum(np.asarray(epsilon, float), top) - top)
+        return np.interp(scale, np.exp(self._epsilons - top), self._deltas)
+
+    def epsilon(self, delta: Array) -> Array:
+        delta = np.asarray(delta, float)
+        if self._exact_epsilon is not None:
+            return self._exact_epsilon(delta)
+        low = np.zeros_like(delta)
+        out = bisect(lambda e: self.delta(e) <= delta, low, np.full_like(delta, self._epsilons[-1]))
+        return np.where(self.delta(low) <= delta, 0.0, np.where(delta >= self._deltas[-1], out, np.inf))
+
+    def reach(self, x: Array) -> Array:
+        x = np.clip(np.asarray(x, float), 0.0, 1.0)
+        at = np.searchsorted(self._knots, x, side="right")
+        return np.maximum(0.0, self._offsets[at] + self._slopes[at] * x)
+
+
+def _envelope(epsilons: Array, deltas: Array) -> tuple[Array, Array, Array]:
+    """The upper envelope of the lines of both signs of ε, as (knots, slopes, offsets); slopes rise."""
+    flat = np.concatenate([np.exp(-epsilons[::-1]), np.exp(epsilons)])
+    offsets = np.concatenate([-np.exp(-epsilons[::-1]) * deltas[::-1], 1.0 - deltas - np.exp(epsilons)])
+    keep: list[int] = []
+    knots: list[float] = []
+    for i in range(len(flat)):
+        if not math.isfinite(flat[i]) or (keep and flat[i] == flat[keep[-1]] and offsets[i] <= offsets[keep[-1]]):
+            continue
+        while keep and (crossing := _crossing(flat, offsets, keep[-1], i)) <= (knots[-1] if knots else 0.0):
+            keep.pop()
+            if knots:
+                knots.pop()
+        if keep:
+            if crossing >= 1.0:
+                continue
+            knots.append(crossing)
+        keep.append(i)
+    return np.array(knots), flat[keep], offsets[keep]
+
+
+def _crossing(slopes: Array, offsets: Array, a: int, b: int) -> float:
+    """Where line ``b``, the steeper one, overtakes line ``a``."""
+    if slopes[a] == slopes[b]:
+        return -math.inf
+    return float((offsets[a] - offsets[b]) / (slopes[b] - slopes[a]))
+
+
+def bisect(holds: Callable[[Array], Any], low: Array, high: Array, rounds: int = 100) -> Array:
+    """The upper end of the switch from False at ``low`` to True at ``high``, element by element."""
+    low, high = np.array(low, float), np.array(high, float)
+    for _ in range(rounds):
+        middle = (low + high) / 2
+        yes = holds(middle)
+        low, high = np.where(yes, low, middle), np.where(yes, middle, high)
+    return high

@@ -1,0 +1,61 @@
+"""How a threshold is chosen, and how the choice is paid for. Each policy is valid for what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .. import check
+from ..errors import InputError
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """One threshold, chosen before any score was seen. A score above ``threshold`` says "in"."""
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", check.number("threshold", self.threshold, float("-inf"), float("inf")))
+
+    def __str__(self) -> str:
+        return f"fixed beforehand at {self.threshold:g}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The threshold is chosen on a random part of the runs and the bound is computed on the others.
+
+    Args:
+        fraction: share of the runs that the choice may look at, in (0, 1).
+        seed: which runs; recorded, so that the same scores give the same bound.
+    """
+
+    fraction: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fraction", check.number("fraction", self.fraction, 0.0, 1.0, ends="()"))
+        object.__setattr__(self, "seed", check.integer("seed", self.seed, 0))
+
+    def __str__(self) -> str:
+        return f"chosen on {self.fraction:.0%} of the runs (seed {self.seed}), which the bound does not use"
+
+
+@dataclass(frozen=True)
+class Bonferroni:
+    """The best of a family of thresholds that was fixed beforehand; the significance is divided by its size."""
+
+    thresholds: tuple[float, ...]
+
+    def __init__(self, thresholds: Iterable[float]) -> None:
+        values = tuple(check.number("threshold", t, float("-inf"), float("inf")) for t in thresholds)
+        if not values:
+            raise InputError("thresholds must hold at least one number, got none")
+        object.__setattr__(self, "thresholds", values)
+
+    def __str__(self) -> str:
+        return f"best of {len(self.thresholds)} fixed beforehand, significance divided by {len(self.thresholds)}"
+
+
+Threshold = Fixed | Split | Bonferroni

@@ -1,0 +1,64 @@
+"""What an optimal attacker gets: ceilings and power, computed before any score is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..accounting.curves import Curve, bisect
+from .tails import Array, at_least, mass, upper_limit
+
+
+def error_rate(curve: Curve, coins: int, guesses: int) -> float:
+    """The share of wrong guesses of an optimal attacker who guesses the ``guesses`` surest of ``coins`` fair coins.
+
+    The highest scores are those above the quantile at which (fpr + 1 − fnr) / 2 is the guessed share of one side; a
+    wrong guess there is a false positive. The other side mirrors it, since the curve is symmetric.
+    """
+    share = guesses / coins
+    fpr = bisect(lambda a: a + 1.0 - curve.fnr(a) >= share, np.zeros(1), np.ones(1), rounds=60)[0]
+    return float(min(fpr / share, 0.5))
+
+
+def expected_right(curve: Curve, coins: int, guesses: int) -> int:
+    """The median number of right guesses of an optimal attacker."""
+    return round(guesses * (1.0 - error_rate(curve, coins, guesses)))
+
+
+def guessing_power(truth: Curve, coins: int, guesses: int, rejects: Callable[[int], bool]) -> float:
+    """Probability that an optimal attacker on ``truth`` gets enough guesses right to reject.
+
+    Args:
+        rejects: whether a number of right guesses rejects; monotone.
+    """
+    critical = _fewest(rejects, guesses)
+    if critical > guesses:
+        return 0.0
+    return float(at_least(critical, guesses, 1.0 - error_rate(truth, coins, guesses)))
+
+
+def _fewest(rejects: Callable[[int], bool], guesses: int) -> int:
+    """The fewest right guesses that reject; ``guesses`` + 1 if all of them would not."""
+    low, high = guesses // 2, guesses + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if rejects(middle) else (middle, high)
+    return high
+
+
+def threshold_power(truth: Curve, claimed: Curve, members: int, others: int, level: float) -> float:
+    """Probability that the best threshold on ``truth``, fixed beforehand, refutes ``claimed`` at ``level``."""
+    fpr_limit = upper_limit(np.arange(others + 1), np.full(others + 1, others), level / 2)
+    allowed = claimed.fnr(fpr_limit)
+    fnr_limit = upper_limit(np.arange(members + 1), np.full(members + 1, members), level / 2)
+    # For each number of false alarms, how many members may be missed at most.
+    most_missed = np.searchsorted(fnr_limit, allowed, side="left") - 1
+    rates = np.concatenate([np.geomspace(1e-5, 0.5, 40), 1 - np.geomspace(1e-5, 0.5, 40)])
+    return max(_corner_power(a, float(truth.fnr(np.asarray(a))), most_missed, members, others) for a in rates)
+
+
+def _corner_power(fpr: float, fnr: float, most_missed: Array, members: int, others: int) -> float:
+    alarms = mass(np.arange(others + 1), others, fpr)
+    hit = 1.0 - at_least(most_missed + 1, np.full(others + 1, members), fnr)
+    return float(min(np.sum(alarms * np.where(most_missed < 0, 0.0, hit)), 1.0))

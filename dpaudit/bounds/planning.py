@@ -1,0 +1,125 @@
+"""Which tests an audit runs: chosen from the design alone, before any score is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..accounting.claims import Claim
+from ..accounting.curves import Curve, TwiceCurve
+from ..records import Design, PlannedTest
+from . import recursion, steinke
+from .choices import Split
+from .ideal import guessing_power, threshold_power
+
+TWICE = 2.0
+ENOUGH_POWER = 0.8
+_FRACTIONS = tuple(2.0 ** (-i / 2) for i in range(13))
+_BEST_SHARE = 0.8
+
+
+def comparable(claim: Claim, adjacency: str) -> Curve | None:
+    """The claim's curve for the pair of data sets that a design realises; None where the claim says nothing of it."""
+    if claim.adjacency == adjacency:
+        return claim.curve
+    if claim.adjacency == "add-remove" and adjacency == "replace-one":
+        return TwiceCurve(claim.curve)
+    return None
+
+
+def uses_worlds(design: Design, shape: tuple[int, int]) -> bool:
+    """Whether runs are to be compared with and without one canary, rather than coins to be guessed."""
+    return design.coins == "worlds" or (design.coins == "fixed" and shape[1] == 1)
+
+
+def tested_adjacency(design: Design, shape: tuple[int, int]) -> str:
+    """The neighbouring relation that a flipped coin realises; fixed counts move a second canary the other way."""
+    return "replace-one" if design.coins == "fixed" and shape[1] > 1 else design.adjacency
+
+
+def default_tests(
+    design: Design, shape: tuple[int, int], claim: Claim | None, delta: float, significance: float
+) -> tuple[PlannedTest, ...]:
+    """The list of tests for observations of ``shape`` (runs, canaries), from the design and the claim alone.
+
+    Two worlds: one test, with the threshold chosen on half of the runs. Coins: four fifths of the significance go to
+    the number of guesses with the most power against twice the claim (the fewest guesses where several have enough),
+    the rest in equal parts to a thirty-second, an eighth and a half of the coins. Without a claim those share all.
+    """
+    if uses_worlds(design, shape):
+        return (PlannedTest("threshold", 1.0, threshold=Split()),)
+    coins = _fair_count(design, shape)
+    spread = sorted({_even(coins * f) for f in (1 / 32, 1 / 8, 1 / 2)})
+    if claim is None:
+        return tuple(PlannedTest("guesses", 1 / len(spread), k) for k in spread)
+    best = strongest_guesses(design, shape, claim, delta, _BEST_SHARE * significance)
+    rest = [k for k in spread if k != best]
+    weights = [1.0] if not rest else [_BEST_SHARE] + [(1 - _BEST_SHARE) / len(rest)] * len(rest)
+    return tuple(PlannedTest("guesses", w, k) for w, k in zip(weights, [best, *rest], strict=True))
+
+
+def _fair_count(design: Design, shape: tuple[int, int]) -> int:
+    """How many fair coins a one-run bound will find; at most half of them are left where counts were fixed."""
+    runs, canaries = shape
+    return runs * canaries if design.coins != "fixed" else max(runs * (canaries // 2), 2)
+
+
+def _even(count: float) -> int:
+    return max(2 * int(count / 2), 2)
+
+
+def strongest_guesses(design: Design, shape: tuple[int, int], claim: Claim, delta: float, level: float) -> int:
+    """How many guesses have the most power at ``level`` against a mechanism that leaks exactly twice the claim."""
+    coins = _fair_count(design, shape)
+    candidates = sorted({_even(coins * f) for f in _FRACTIONS})
+    curve, truth = comparable(claim, tested_adjacency(design, shape)), claim.leaking(TWICE, delta).curve
+    if curve is None:
+        return candidates[-1]
+    powers = [guesses_power(truth, curve, coins, k, delta, level) for k in candidates]
+    enough = [k for k, power in zip(candidates, powers, strict=True) if power > 0.99]
+    return enough[0] if enough else candidates[int(np.argmax(powers))]
+
+
+def guesses_refute(curve: Curve, coins: int, guesses: int, right: int, delta: float, level: float) -> bool:
+    """Whether so many right guesses refute ``curve``: by the f-DP recursion, or by Steinke et al. at its ε(``delta``).
+
+    Both reject for counts above a cut, so of two cuts the lower one is still a cut whose error is at most ``level``:
+    taking either needs no correction.
+    """
+    if recursion.refutes(curve.reach, coins, guesses, right, np.array([level]))[0]:
+        return True
+    epsilon = float(curve.epsilon(np.asarray(delta)))
+    return bool(np.isfinite(epsilon)) and steinke.p_value(coins, guesses, right, epsilon, delta) < level
+
+
+def guesses_power(truth: Curve, claimed: Curve, coins: int, guesses: int, delta: float, level: float) -> float:
+    """Probability that ideal scores on ``truth`` refute ``claimed`` at ``level``."""
+    return guessing_power(
+        truth, coins, guesses, lambda right: guesses_refute(claimed, coins, guesses, right, delta, level)
+    )
+
+
+def test_power(
+    test: PlannedTest,
+    design: Design,
+    shape: tuple[int, int],
+    members: int,
+    claim: Claim,
+    delta: float,
+    significance: float,
+) -> float:
+    """Probability that ``test`` rejects a mechanism that leaks exactly twice the claim, with ideal scores.
+
+    Args:
+        members: for two worlds, how many of the runs had the canary; not used for coins.
+    """
+    curve, truth = comparable(claim, tested_adjacency(design, shape)), claim.leaking(TWICE, delta).curve
+    if curve is None:
+        return 0.0
+    level = test.weight * significance
+    if test.method == "guesses":
+        assert test.guesses is not None
+        coins = _fair_count(design, shape)
+        return guesses_power(truth, curve, coins, min(test.guesses, coins), delta, level)
+    share = 1.0 - test.threshold.fraction if isinstance(test.threshold, Split) else 1.0
+    inside, outside = round(members * share), round((shape[0] - members) * share)
+    return threshold_power(truth, curve, inside, outside, level / shape[1])

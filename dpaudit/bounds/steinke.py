@@ -1,0 +1,103 @@
+"""One training run, many canaries: Steinke, Nasr & Jagielski 2023, theorem 5.2."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import check
+from ..accounting.claims import Claim
+from ..records import Bound, Observations
+from .designs import fair_coins
+from .guessing import guess
+from .ideal import expected_right
+from .tails import SLACK, at_least, mass
+
+METHOD = "one run (Steinke et al. 2023, theorem 5.2)"
+NULL = "any (ε, δ)-DP mechanism, however its outputs depend on each other"
+
+
+def one_run(
+    obs: Observations,
+    guesses: int,
+    *,
+    delta: float = 0.0,
+    significance: float = 0.05,
+    claim: Claim | None = None,
+) -> Bound:
+    """Lower bound on ε from the number of right guesses, for any mechanism.
+
+    Valid for designs ``fair``, ``fixed`` (thinned to fair coins, replace-one) and ``unknown`` (conditional). Runs are
+    pooled: the tuple of independent runs is one mechanism with runs × canaries coins.
+
+    Args:
+        obs: scores, shape ``(runs, canaries)``.
+        guesses: how many in all, fixed before any score is seen; half of them "in", half "out". There is no default.
+        delta: the δ of the bound; its price grows with the number of all coins, guessed or not.
+        significance: probability that the bound exceeds the true ε.
+        claim: only for ``at_claim``, the ceiling of an optimal attacker on a mechanism that spends the claim.
+
+    Raises:
+        DesignError: the design is not one of the above.
+        InputError: an argument is out of range.
+
+    >>> import numpy as np, dpaudit
+    >>> member = np.random.default_rng(1).random(1000) < 0.5
+    >>> bound = one_run(dpaudit.Observations(np.where(member, 1.0, -1.0) + np.arange(1000) / 1e4, member), 100)
+    >>> round(bound.epsilon, 3)
+    3.493
+    """
+    delta, significance = check.delta(delta), check.significance(significance)
+    coins = fair_coins(obs, "one_run")
+    got = guess(coins, guesses)
+
+    def bound(right: int) -> float:
+        return epsilon_lower(got.coins, got.planned, right, delta, significance)
+
+    ceiling = None if claim is None else bound(expected_right(claim.curve, got.coins, got.planned))
+    return Bound(
+        epsilon=bound(got.right),
+        delta=delta,
+        significance=significance,
+        method=METHOD,
+        null=NULL,
+        any_mechanism=True,
+        adjacency=coins.adjacency,
+        threshold=f"{got.planned} guesses, fixed beforehand",
+        counts=got.counts(),
+        perfect=bound(got.planned),
+        at_claim=ceiling,
+        rates=got.rates,
+        notes=coins.notes,
+    )
+
+
+def p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """The largest probability of at least ``right`` right guesses under (``epsilon``, ``delta``)-DP.
+
+    P[V ≥ v] ≤ P[W ≥ v] + 2 m δ max_i P[v > W ≥ v − i] / i with W ~ Bin(r, e^ε / (1 + e^ε)): the δ-term counts all
+    m ``coins``.
+    """
+    rate = 1.0 / (1.0 + np.exp(-epsilon))
+    tail = float(at_least(right, guesses, rate))
+    spill = 0.0
+    if delta > 0 and right > 0:
+        below = np.cumsum(mass(np.arange(right - 1, -1, -1), guesses, rate))
+        spill = 2 * coins * delta * float(np.max(below / np.arange(1, right + 1)))
+    return min((tail + spill) * (1 + SLACK), 1.0)
+
+
+def epsilon_lower(coins: int, guesses: int, right: int, delta: float, significance: float) -> float:
+    """The largest ε that ``right`` of ``guesses`` refute, rounded down; 0 if not even ε = 0 is refuted."""
+
+    def refuted(epsilon: float) -> bool:
+        return p_value(coins, guesses, right, epsilon, delta) < significance
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

@@ -1,0 +1,193 @@
+"""Many runs with and without a canary: exact confidence limits on both error rates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import check
+from ..accounting.claims import Claim
+from ..accounting.curves import Curve
+from ..records import Bound, Observations
+from .choices import Bonferroni, Fixed, Split, Threshold
+from .designs import require_runs
+from .tails import Array, log_ratio, upper_limit
+
+METHOD = "Clopper–Pearson over independent runs (Jagielski et al. 2020; Nasr et al. 2021)"
+NULL = "any (ε, δ)-DP mechanism; runs independent"
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts of one threshold on one canary's runs: a score above it says "in", a run never scored says "out"."""
+
+    members: int
+    others: int
+    missed: int
+    false_alarms: int
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """Upper limits of the (false positive, false negative) rates; each fails with probability ``level`` / 2."""
+        fpr = upper_limit(self.false_alarms, self.others, level / 2)
+        fnr = upper_limit(self.missed, self.members, level / 2)
+        return float(fpr), float(fnr)
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """(false positive, false negative) rates as counted."""
+        return self.false_alarms / max(self.others, 1), self.missed / max(self.members, 1)
+
+
+def clopper_pearson(
+    obs: Observations,
+    *,
+    delta: float = 0.0,
+    significance: float = 0.05,
+    threshold: Threshold | None = None,
+    claim: Claim | None = None,
+) -> Bound:
+    """Lower bound on ε from the two error rates of a threshold attack over independent runs, for any mechanism.
+
+    Valid for designs ``worlds``, ``fair``, ``fixed`` and (conditionally) ``unknown``, with at least two runs. With
+    several canaries each is bounded by itself and the significance is divided by their number.
+
+    Args:
+        obs: scores, shape ``(runs, canaries)``; a score above the threshold says "in".
+        delta: the δ of the bound.
+        significance: probability that the bound exceeds the true ε; half of it goes to each error rate.
+        threshold: :class:`Fixed`, :class:`Split` (the default, half of the runs, seed 0) or :class:`Bonferroni`.
+        claim: only for ``at_claim``.
+
+    Raises:
+        DesignError: one run only, or scores that depend on other tested runs.
+
+    >>> import dpaudit
+    >>> obs = dpaudit.Observations.from_worlds([1.0] * 500, [0.0] * 500)
+    >>> round(clopper_pearson(obs, significance=0.01, threshold=Fixed(0.5)).epsilon, 2)
+    4.54
+    """
+    delta, significance = check.delta(delta), check.significance(significance)
+    threshold = Split() if threshold is None else threshold
+    require_runs(obs, "clopper_pearson")
+    tables = confusions(obs, delta, significance, threshold)
+    level = significance / len(tables)
+    values = [epsilon_lower(t, delta, level) for t in tables]
+    best = tables[int(np.argmax(values))]
+    notes = ("conditional: holds only if runs are independent",) * (obs.design.coins == "unknown")
+    return Bound(
+        epsilon=max(values),
+        delta=delta,
+        significance=significance,
+        method=METHOD,
+        null=NULL,
+        any_mechanism=True,
+        adjacency=obs.design.adjacency,
+        threshold=_policy(threshold, obs.shape[1]),
+        counts={
+            "members": best.members,
+            "others": best.others,
+            "missed": best.missed,
+            "false_alarms": best.false_alarms,
+            "tests": len(tables),
+        },
+        perfect=max(epsilon_lower(Confusion(t.members, t.others, 0, 0), delta, level) for t in tables),
+        at_claim=None if claim is None else _ceiling(claim.curve, best, delta, level),
+        rates=best.limits(level),
+        notes=notes,
+    )
+
+
+def epsilon_lower(table: Confusion, delta: float, level: float) -> float:
+    """max{ln((1 − δ − FNR) / FPR), ln((1 − δ − FPR) / FNR), 0} at the upper limits, rounded down."""
+    fpr, fnr = table.limits(level)
+    return float(max(log_ratio(1 - delta - fnr, fpr), log_ratio(1 - delta - fpr, fnr)))
+
+
+def p_value(tables: list[Confusion], curve: Curve) -> float:
+    """The smallest level at which some table refutes the curve: its corner of limits lies strictly below it."""
+
+    def refuted(level: float) -> bool:
+        return any(
+            fnr < float(curve.fnr(np.asarray(fpr))) for fpr, fnr in (t.limits(level / len(tables)) for t in tables)
+        )
+
+    low, high = math.log(1e-30), 0.0
+    if not refuted(1.0):
+        return 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if refuted(math.exp(middle)) else (middle, high)
+    return math.exp(high)
+
+
+def confusions(obs: Observations, delta: float, significance: float, threshold: Threshold) -> list[Confusion]:
+    """One table for every canary and threshold of the policy; their number is what the significance is divided by."""
+    assert obs.present is not None
+    out = []
+    for column in range(obs.shape[1]):
+        scores = np.where(obs.present[:, column], obs.scores[:, column], -np.inf)
+        member = obs.member[:, column]
+        match threshold:
+            case Fixed(value):
+                out.append(_count(scores, member, value))
+            case Bonferroni(thresholds=values):
+                out.extend(_count(scores, member, value) for value in values)
+            case Split():
+                out.append(_split(scores, member, threshold, delta, significance))
+            case _:
+                raise TypeError(f"threshold must be Fixed, Split or Bonferroni, got {type(threshold).__name__}")
+    return out
+
+
+def _count(scores: Array, member: Array, value: float) -> Confusion:
+    above = scores > value
+    return Confusion(
+        members=int(member.sum()),
+        others=int((~member).sum()),
+        missed=int((member & ~above).sum()),
+        false_alarms=int((above & ~member).sum()),
+    )
+
+
+def _split(scores: Array, member: Array, policy: Split, delta: float, significance: float) -> Confusion:
+    """Choose on a part of the runs, count on the rest; both parts take the same share of members and others."""
+    rng = np.random.default_rng(policy.seed)
+    look = np.zeros(len(scores), bool)
+    for kind in (member, ~member):
+        # Sorted by score first, so that the order of the rows never matters.
+        rows = np.flatnonzero(kind)[np.argsort(scores[kind], kind="stable")]
+        look[rng.permutation(rows)[: round(policy.fraction * len(rows))]] = True
+    value = _best_threshold(scores[look], member[look], delta, significance)
+    return _count(scores[~look], member[~look], value)
+
+
+def _best_threshold(scores: Array, member: Array, delta: float, significance: float) -> float:
+    """The threshold with the largest bound on these scores; midway to the next score above."""
+    values = np.unique(scores[np.isfinite(scores)])
+    if len(values) == 0:
+        return 0.0
+    missed = np.searchsorted(np.sort(scores[member]), values, side="right")
+    alarms = (~member).sum() - np.searchsorted(np.sort(scores[~member]), values, side="right")
+    fpr = upper_limit(alarms, np.full(len(values), (~member).sum()), significance / 2)
+    fnr = upper_limit(missed, np.full(len(values), member.sum()), significance / 2)
+    bound = np.maximum(log_ratio(1 - delta - fnr, fpr), log_ratio(1 - delta - fpr, fnr))
+    at = int(np.argmax(bound - 1e-9 * (fpr + fnr)))
+    return float(values[at] if at + 1 == len(values) else (values[at] + values[at + 1]) / 2)
+
+
+def _policy(threshold: Threshold, canaries: int) -> str:
+    return str(threshold) + (
+        f"; best of {canaries} canaries, significance divided by {canaries}" if canaries > 1 else ""
+    )
+
+
+def _ceiling(curve: Curve, table: Confusion, delta: float, level: float) -> float:
+    """The bound of an optimal attacker with the median counts at the best threshold."""
+    fpr = np.concatenate([np.linspace(0, 1, 201), np.geomspace(1e-6, 1, 100)])
+    alarms = np.round(fpr * table.others)
+    missed = np.round(curve.fnr(fpr) * table.members)
+    fpr = upper_limit(alarms, np.full(len(fpr), table.others), level / 2)
+    fnr = upper_limit(missed, np.full(len(fpr), table.members), level / 2)
+    return float(np.max(np.maximum(log_ratio(1 - delta - fnr, fpr), log_ratio(1 - delta - fpr, fnr))))

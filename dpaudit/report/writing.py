@@ -1,0 +1,75 @@
+"""Writing a release folder: everything aside, then one rename."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..records import RunResult
+from .facts import document
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NEW, OLD = ".release.new", ".release.old"
+
+
+def write_release(result: RunResult, folder: Path) -> Path:
+    """Write ``folder/release``: the report as HTML, JSON and text, the bounds as CSV, the figures as SVG and PNG.
+
+    All files are written to a folder aside, which then takes the name: a failure leaves an earlier release as it was,
+    and nothing half-written. What a kill between the two renames leaves behind is put right by the next call.
+
+    Returns:
+        The release folder.
+    """
+    release, new, old = folder / "release", folder / NEW, folder / OLD
+    folder.mkdir(parents=True, exist_ok=True)
+    if old.exists() and not release.exists():
+        old.rename(release)
+    for leftover in (new, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        _write(result, new)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    if release.exists():
+        release.rename(old)
+    new.rename(release)
+    shutil.rmtree(old, ignore_errors=True)
+    return release
+
+
+def _write(result: RunResult, folder: Path) -> None:
+    from . import figures, html, tables, text
+
+    facts = document(result)
+    drawn = figures.draw(result, facts)
+    svgs = {name: figures.to_svg(figure) for name, figure in drawn.items()}
+    _write_figures(drawn, svgs, folder / "figures")
+    pages = {
+        "report.json": json_text(facts),
+        "report.html": html.page(facts, svgs),
+        "report.txt": text.page(facts),
+        "bounds.csv": tables.bounds_csv(facts),
+    }
+    for name, content in pages.items():
+        (folder / name).write_text(content, encoding="utf-8", newline="\n")
+
+
+def json_text(facts: Mapping[str, Any]) -> str:
+    """Strict JSON: a NaN or an infinity that is not yet text raises."""
+    return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write_figures(drawn: Mapping[str, Figure], svgs: Mapping[str, str], folder: Path) -> None:
+    from . import figures
+
+    folder.mkdir(parents=True)
+    for name, figure in drawn.items():
+        (folder / f"{name}.svg").write_text(svgs[name], encoding="utf-8", newline="\n")
+        (folder / f"{name}.png").write_bytes(figures.to_png(figure))

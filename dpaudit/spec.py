@@ -1,0 +1,237 @@
+"""Specs: what a user writes in TOML, checked, and the parts that it names."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .accounting.claims import Claim
+from .attacks.canaries import Blank, Family, FarOut, Mislabelled, RandomNoise
+from .errors import InputError
+from .interfaces import Trainer
+from .records import PlannedTest, Verdict
+
+BUNDLED = ("digits", "fashion-mnist")
+BUILT_IN = ("sgd", "dp-sgd")
+ATTACKS = ("lira", "lira-offline", "threshold")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataSpec(_Part):
+    """Where the records come from."""
+
+    source: str
+    records: int | None = Field(default=None, ge=1)
+    test: int | None = Field(default=None, ge=0)
+    folder: str | None = None
+
+
+class CanarySpec(_Part):
+    """One canary family."""
+
+    family: Literal["far-out", "mislabelled", "blank", "random"]
+    count: int = Field(ge=1)
+    value: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _value_is_for_far_out(self) -> CanarySpec:
+        if self.value is not None and self.family != "far-out":
+            raise ValueError(f"value is for far-out canaries, got it for {self.family}")
+        return self
+
+    def build(self) -> Family:
+        """The family's settings."""
+        match self.family:
+            case "far-out":
+                return FarOut(self.count) if self.value is None else FarOut(self.count, self.value)
+            case "mislabelled":
+                return Mislabelled(self.count)
+            case "blank":
+                return Blank(self.count)
+            case "random":
+                return RandomNoise(self.count)
+
+
+class TestSpec(_Part):
+    """One test of the list that is frozen before any score exists."""
+
+    __test__ = False  # not a pytest class
+
+    canaries: str
+    signal: Literal["margin", "loss"] = "margin"
+    attack: Literal["lira", "lira-offline", "threshold"] = "lira"
+    guesses: int = Field(ge=2)
+    share: float = Field(gt=0, le=1)
+
+    def build(self) -> PlannedTest:
+        """The planned test."""
+        return PlannedTest("guesses", self.share, self.guesses, None, self.canaries, self.signal, self.attack)
+
+
+class ClaimSpec(_Part):
+    """What is promised: a recipe (noise_multiplier, sampling_rate, steps) or a bare pair (epsilon, delta)."""
+
+    noise_multiplier: float | None = None
+    sampling_rate: float | None = None
+    steps: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> ClaimSpec:
+        recipe = [self.noise_multiplier, self.sampling_rate, self.steps]
+        pair = [self.epsilon, self.delta]
+        whole = (None not in recipe and pair == [None] * 2) or (None not in pair and recipe == [None] * 3)
+        if not whole:
+            raise ValueError("a claim is noise_multiplier, sampling_rate and steps, or epsilon and delta")
+        return self
+
+    def build(self) -> Claim:
+        """The claim."""
+        if self.epsilon is not None and self.delta is not None:
+            return Claim.pair(epsilon=self.epsilon, delta=self.delta)
+        assert self.noise_multiplier is not None and self.sampling_rate is not None and self.steps is not None
+        return Claim.dp_sgd(noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate, steps=self.steps)
+
+
+class TrainerSpec(_Part):
+    """One trainer, what it promises, and what the audit is expected to say of it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    trainer: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    claim: ClaimSpec | None = None
+    expect: Literal["consistent", "violated", "underpowered", "no_claim"] | None = None
+
+    @property
+    def expected(self) -> Verdict | None:
+        """The expected verdict."""
+        return None if self.expect is None else Verdict(self.expect)
+
+    def build(self) -> Trainer:
+        """The trainer; its errors name it."""
+        from .trainers import DPSGD, SGD
+        from .trainers.external import resolve
+
+        try:
+            match self.trainer:
+                case "sgd":
+                    return _with_settings(SGD, self.settings)
+                case "dp-sgd":
+                    return _with_settings(DPSGD, self.settings)
+                case _ if ":" in self.trainer:
+                    return resolve(self.trainer, self.settings, None if self.claim is None else self.claim.build())
+        except InputError as error:
+            raise InputError(f"trainer {self.name!r}: {error}") from None
+        raise InputError(
+            f"trainer {self.name!r}: trainer must be {', '.join(BUILT_IN)} or package.module:name, got {self.trainer!r}"
+        )
+
+    def promised(self, trainer: Trainer) -> Claim | None:
+        """The claim to be judged: the spec's, else the trainer's own."""
+        claim = trainer.claim() if self.claim is None else self.claim.build()
+        if claim is not None and not isinstance(claim, Claim):
+            raise InputError(f"trainer {self.name!r}: claim() must return a dpaudit.Claim or None, got {type(claim)}")
+        return claim
+
+
+class Spec(_Part):
+    """A whole audit, as a user writes it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    seed: int = Field(ge=0)
+    delta: float = Field(ge=0, lt=1)
+    significance: float = Field(default=0.05, gt=0, lt=0.5)
+    runs: int = Field(ge=1)
+    shadows: int = Field(default=0, ge=0)
+    data: DataSpec
+    canaries: tuple[CanarySpec, ...] = Field(min_length=1)
+    tests: tuple[TestSpec, ...] = ()
+    trainers: tuple[TrainerSpec, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Spec:
+        families = {c.family: c.count for c in self.canaries}
+        if len(families) < len(self.canaries):
+            raise ValueError("canaries must name each family once")
+        if len({t.name for t in self.trainers}) < len(self.trainers):
+            raise ValueError("trainers must have different names")
+        if sum(t.share for t in self.tests) > 1 + 1e-9:
+            raise ValueError(f"the shares of all tests must sum to at most 1, got {sum(t.share for t in self.tests):g}")
+        for test in self.tests:
+            self._check_test(test, families)
+        return self
+
+    def _check_test(self, test: TestSpec, families: dict[str, int]) -> None:
+        if test.canaries not in families:
+            raise ValueError(f"tests must name a canary family ({', '.join(families)}), got {test.canaries!r}")
+        coins = self.runs * families[test.canaries]
+        if test.guesses > coins:
+            raise ValueError(f"guesses must be at most runs x canaries = {coins}, got {test.guesses}")
+        if test.attack.startswith("lira") and self.shadows < 4:
+            raise ValueError(f"shadows must be at least 4 for the attack {test.attack}, got {self.shadows}")
+
+
+def _with_settings(kind: Any, settings: dict[str, Any]) -> Any:
+    known = list(kind.__dataclass_fields__)
+    unknown = [key for key in settings if key not in known]
+    if unknown:
+        raise InputError(f"settings must be among {', '.join(known)}, got {unknown[0]!r}")
+    return kind(**settings)
+
+
+def load_spec(source: str | Path | dict[str, Any] | Spec) -> Spec:
+    """A spec from a bundled name (``digits``, ``fashion-mnist``), a TOML file, or a dict of the same shape.
+
+    Raises:
+        InputError: no such file, no TOML, an unknown key or a value out of range: one line that names it.
+    """
+    if isinstance(source, Spec):
+        return source
+    if isinstance(source, dict):
+        return _validated(source, "spec")
+    if str(source) in BUNDLED:
+        return _validated(tomllib.loads(bundled_text(str(source))), str(source))
+    path = Path(source)
+    if not path.is_file():
+        raise InputError(f"spec must be a TOML file or one of {', '.join(BUNDLED)}, got {str(source)!r}, which is none")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file: {error}") from None
+    return _validated(content, str(path))
+
+
+def bundled_text(name: str) -> str:
+    """The text of a spec that ships with the package, or of the template of ``dpaudit init``."""
+    return (resources.files("dpaudit") / "specs" / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _validated(content: dict[str, Any], where: str) -> Spec:
+    try:
+        return Spec.model_validate(content)
+    except ValidationError as error:
+        raise InputError(f"{where}: {_first_fault(error)}") from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    """One line for the first of pydantic's findings, and how many more there are."""
+    fault, more = error.errors()[0], error.error_count() - 1
+    place = "".join(f"[{p + 1}]" if isinstance(p, int) else f".{p}" for p in fault["loc"]).lstrip(".")
+    match fault["type"]:
+        case "extra_forbidden":
+            text = f"unknown key {place}"
+        case "missing":
+            text = f"missing key {place}"
+        case "value_error":
+            text = (f"{place}: " if place else "") + str(fault["ctx"]["error"])
+        case _:
+            text = f"{place}: {fault['msg'][0].lower()}{fault['msg'][1:]}, got {fault['input']!r}"
+    return text + (f" (and {more} more)" if more else "")
