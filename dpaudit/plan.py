@@ -116,7 +116,7 @@ def make_plan(source: str | Path | dict[str, Any] | Spec | Plan) -> Plan:
     if isinstance(source, Plan):
         return source
     spec = load_spec(source)
-    trainers = tuple(t.build() for t in spec.trainers)
+    trainers = tuple(t.build(spec.folder) for t in spec.trainers)
     claims = tuple(s.promised(t) for s, t in zip(spec.trainers, trainers, strict=True))
     _require_finite(spec, claims)
     pool = load(

@@ -173,7 +173,8 @@ def _accuracy(models: Any, plan: Plan) -> NDArray[np.float64]:
     assert data.x_test is not None
     if len(data.x_test) == 0:
         return np.full(len(models), np.nan)
-    return (models.logits(data.x_test).argmax(axis=-1) == data.y_test).mean(axis=-1)
+    # A copy, since foreign models may want to write to what they are given.
+    return (models.logits(np.array(data.x_test)).argmax(axis=-1) == data.y_test).mean(axis=-1)
 
 
 def _conclude(plan: Plan, folder: RunFolder, command: str) -> None:

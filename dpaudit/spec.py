@@ -115,8 +115,8 @@ class TrainerSpec(_Part):
         """The expected verdict."""
         return None if self.expect is None else Verdict(self.expect)
 
-    def build(self) -> Trainer:
-        """The trainer; its errors name it."""
+    def build(self, folder: str | None = None) -> Trainer:
+        """The trainer, looked for in ``folder`` first if it is the user's own; its errors name it."""
         from .trainers import DPSGD, SGD
         from .trainers.external import resolve
 
@@ -127,7 +127,8 @@ class TrainerSpec(_Part):
                 case "dp-sgd":
                     return _with_settings(DPSGD, self.settings)
                 case _ if ":" in self.trainer:
-                    return resolve(self.trainer, self.settings, None if self.claim is None else self.claim.build())
+                    promise = None if self.claim is None else self.claim.build()
+                    return resolve(self.trainer, self.settings, promise, [folder] if folder else [])
         except InputError as error:
             raise InputError(f"trainer {self.name!r}: {error}") from None
         raise InputError(
@@ -143,7 +144,7 @@ class TrainerSpec(_Part):
 
 
 class Spec(_Part):
-    """A whole audit, as a user writes it."""
+    """A whole audit, as a user writes it; ``folder`` is where the file was, and no key of it."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     seed: int = Field(ge=0)
@@ -155,6 +156,7 @@ class Spec(_Part):
     canaries: tuple[CanarySpec, ...] = Field(min_length=1)
     tests: tuple[TestSpec, ...] = ()
     trainers: tuple[TrainerSpec, ...] = Field(min_length=1)
+    folder: str | None = Field(default=None, exclude=True)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Spec:
@@ -206,7 +208,7 @@ def load_spec(source: str | Path | dict[str, Any] | Spec) -> Spec:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file: {error}") from None
-    return _validated(content, str(path))
+    return _validated(content, str(path)).model_copy(update={"folder": str(path.resolve().parent)})
 
 
 def bundled_text(name: str) -> str:
@@ -215,6 +217,8 @@ def bundled_text(name: str) -> str:
 
 
 def _validated(content: dict[str, Any], where: str) -> Spec:
+    if "folder" in content:
+        raise InputError(f"{where}: unknown key folder (the folder of a data set goes under [data])")
     try:
         return Spec.model_validate(content)
     except ValidationError as error:

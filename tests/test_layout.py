@@ -27,9 +27,10 @@ LAYERS = (
     ("data",),
     ("trainers",),
     ("attacks",),
-    ("auditor", "plan", "spec", "store", "runner", "demo"),
+    ("auditor", "plan", "spec", "store", "archive"),
     ("probe",),
     ("report",),
+    ("runner", "demo"),
     ("cli", "pytest_plugin", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

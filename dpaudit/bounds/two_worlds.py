@@ -10,6 +10,7 @@ import numpy as np
 from .. import check
 from ..accounting.claims import Claim
 from ..accounting.curves import Curve
+from ..errors import InputError
 from ..records import Bound, Observations
 from .choices import Bonferroni, Fixed, Split, Threshold
 from .designs import require_runs
@@ -135,7 +136,7 @@ def confusions(obs: Observations, delta: float, significance: float, threshold: 
             case Bonferroni(thresholds=values):
                 out.extend(_count(scores, member, value) for value in values)
             case Split():
-                out.append(_split(scores, member, threshold, delta, significance))
+                out.append(_split(scores, member, threshold, delta, significance)[1])
             case _:
                 raise TypeError(f"threshold must be Fixed, Split or Bonferroni, got {type(threshold).__name__}")
     return out
@@ -151,7 +152,21 @@ def _count(scores: Array, member: Array, value: float) -> Confusion:
     )
 
 
-def _split(scores: Array, member: Array, policy: Split, delta: float, significance: float) -> Confusion:
+def chosen_threshold(obs: Observations, policy: Split, *, delta: float, significance: float) -> float:
+    """Where :func:`clopper_pearson` with a :class:`Split` puts its threshold, for drawing it; one canary only.
+
+    Raises:
+        DesignError: one run only, or scores that depend on other tested runs.
+    """
+    require_runs(obs, "chosen_threshold")
+    assert obs.present is not None
+    if obs.shape[1] != 1:
+        raise InputError(f"chosen_threshold takes the runs of one canary, got {obs.shape[1]}")
+    scores = np.where(obs.present[:, 0], obs.scores[:, 0], -np.inf)
+    return _split(scores, obs.member[:, 0], policy, check.delta(delta), check.significance(significance))[0]
+
+
+def _split(scores: Array, member: Array, policy: Split, delta: float, significance: float) -> tuple[float, Confusion]:
     """Choose on a part of the runs, count on the rest; both parts take the same share of members and others."""
     rng = np.random.default_rng(policy.seed)
     look = np.zeros(len(scores), bool)
@@ -160,7 +175,7 @@ def _split(scores: Array, member: Array, policy: Split, delta: float, significan
         rows = np.flatnonzero(kind)[np.argsort(scores[kind], kind="stable")]
         look[rng.permutation(rows)[: round(policy.fraction * len(rows))]] = True
     value = _best_threshold(scores[look], member[look], delta, significance)
-    return _count(scores[~look], member[~look], value)
+    return value, _count(scores[~look], member[~look], value)
 
 
 def _best_threshold(scores: Array, member: Array, delta: float, significance: float) -> float:

@@ -50,7 +50,7 @@ class RocBand:
         fpr: rising from 0 to 1; multiples of ``1 / others``.
         tpr: the largest true positive rate of a threshold whose false positive rate is at most ``fpr``.
         low, high: pointwise Clopper–Pearson interval of ``tpr`` at 95 %.
-        allowed: the largest true positive rate that the claim allows at ``fpr``, or None.
+        allowed: false positive rates and the largest true positive rates that the claim allows there, or None.
         members, others: how many scores there are.
     """
 
@@ -59,7 +59,7 @@ class RocBand:
     tpr: Array
     low: Array
     high: Array
-    allowed: Array | None
+    allowed: tuple[Array, Array] | None
     members: int
     others: int
 
@@ -85,7 +85,7 @@ def roc_band(canaries: str, obs: Observations, claim: Claim | None = None) -> Ro
     steps = np.unique(np.rint(np.geomspace(1, curve.others, _MOST_STEPS)).astype(int))
     fpr = np.concatenate([[0], steps]) / curve.others
     tpr, low, high = _at(curve, fpr)
-    return RocBand(canaries, fpr, tpr, low, high, _allowed(claim, obs, fpr), curve.members, curve.others)
+    return RocBand(canaries, fpr, tpr, low, high, _allowed(claim, obs, curve.others), curve.members, curve.others)
 
 
 def rates(canaries: str, obs: Observations) -> dict[str, Any]:
@@ -123,11 +123,12 @@ def _at(curve: Roc, fpr: Array) -> tuple[Array, Array, Array]:
     return curve.tpr[at], low[at], high[at]
 
 
-def _allowed(claim: Claim | None, obs: Observations, fpr: Array) -> Array | None:
+def _allowed(claim: Claim | None, obs: Observations, others: int) -> tuple[Array, Array] | None:
     if claim is None:
         return None
     curve = planning.comparable(claim, planning.tested_adjacency(obs.design, obs.shape))
-    return None if curve is None else 1.0 - curve.fnr(fpr)
+    fpr = np.geomspace(0.5 / others, 1.0, _MOST_STEPS)
+    return None if curve is None else (fpr, 1.0 - curve.fnr(fpr))
 
 
 def _round_edges(scores: Array) -> Array:

@@ -89,22 +89,29 @@ def _environment(environment: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _audit(entry: TrainerAudit) -> dict[str, Any]:
-    audit = entry.audit
+def judged(audit: Audit) -> dict[str, Any]:
+    """One judgement with everything that it rests on; what ``report.json`` says of an audit apart from its trainer."""
     return {
         "name": audit.name,
-        "trainer": entry.trainer,
         "threat_model": audit.design.threat_model,
         "design": asdict(audit.design),
         "claim": None if audit.claim is None else audit.claim.summary(audit.delta),
         "bounds": [_bound(b) for b in audit.bounds],
         "findings": [_finding(f) for f in audit.findings],
-        "rates": [rates(family, obs) for family, obs in entry.observations.items()],
         **_judgement(audit),
+        "notes": audit.notes,
+    }
+
+
+def _audit(entry: TrainerAudit) -> dict[str, Any]:
+    return {
+        "name": entry.audit.name,
+        "trainer": entry.trainer,
+        **judged(entry.audit),
+        "rates": [rates(family, obs) for family, obs in entry.observations.items()],
         "expect": entry.expect,
         "as_expected": entry.as_expected,
         "accuracy": asdict(entry.accuracy),
-        "notes": audit.notes,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ INK, FAINT, RULE = "#1b1f24", "#5b6570", "#d5dae0"
 SHOWN, MEMBER, OTHER = "#0072b2", "#d55e00", "#7a8794"
 COLOURS = {"violated": "#b23a00", "consistent": "#00694f", "underpowered": "#7d5b00", "no_claim": "#47525e"}
 WIDTH = 9.0
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 8.5,
     "axes.edgecolor": FAINT,
@@ -45,12 +46,16 @@ STYLE = {
 def draw(result: RunResult, facts: Mapping[str, Any]) -> dict[str, Figure]:
     """All figures of a report by file name: ``epsilon``, and per trainer ``N-name-scores`` and ``N-name-roc``.
 
+    A trainer without observations has none of its own.
+
     Args:
         facts: the :func:`~dpaudit.report.document` of ``result``.
     """
     figures = {"epsilon": epsilon_axis(facts)}
     for i, entry in enumerate(result.audits):
         name = file_name(i, entry.audit.name)
+        if not entry.observations:
+            continue
         figures[f"{name}-scores"] = score_distributions([histogram(c, o) for c, o in entry.observations.items()])
         figures[f"{name}-roc"] = roc_curves(_bands(entry), _cross(entry))
     return figures
@@ -85,8 +90,9 @@ def epsilon_axis(facts: Mapping[str, Any]) -> Figure:
     """What the attack shows and what the accountant promises, on one axis of ε, one row per trainer."""
     audits = facts["audits"]
     with matplotlib.rc_context(STYLE):
-        figure, axes = _canvas(WIDTH, 0.75 + 0.55 * len(audits))
-        axes = figure.add_axes((0.185, 0.56 / figure.get_figheight(), 0.545, 1 - 0.66 / figure.get_figheight()))
+        height = 0.85 + 0.56 * len(audits)
+        figure = _canvas(height)
+        axes = figure.add_axes((0.185, 0.74 / height, 0.545, 1 - 0.78 / height))
         limit = _limit(audits)
         for row, audit in enumerate(audits):
             _epsilon_row(axes, -float(row), audit, limit)
@@ -97,10 +103,10 @@ def epsilon_axis(facts: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _canvas(width: float, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, height), facecolor="white")
+def _canvas(height: float, **options: Any) -> Figure:
+    figure = Figure(figsize=(WIDTH, height), facecolor="white", **options)
     FigureCanvasAgg(figure)
-    return figure, None
+    return figure
 
 
 def _limit(audits: Sequence[Mapping[str, Any]]) -> float:
@@ -122,8 +128,8 @@ def _epsilon_row(axes: Axes, y: float, audit: Mapping[str, Any], limit: float) -
     axes.barh(y, min(wording.number(audit["lower"]), limit), height=0.3, color=SHOWN, zorder=2)
     _mark(axes, y, audit["lower_if_recipe"], limit, marker="o", mfc="white", mec=SHOWN, ms=5.5, mew=1.3)
     _mark(axes, y, lead.get("at_claim"), limit, marker="D", mfc="white", mec=FAINT, ms=4.5)
-    _mark(axes, y, lead.get("perfect"), limit, marker="|", mec=FAINT, ms=11, mew=1.2)
-    _mark(axes, y, audit["upper"], limit, marker="|", mec=INK, ms=21, mew=2.6)
+    _mark(axes, y, lead.get("perfect"), limit, marker="|", mec=FAINT, ms=15, mew=1.4)
+    _mark(axes, y, audit["upper"], limit, marker="|", mec=_claim_colour(audit), ms=21, mew=2.6)
     _row_numbers(axes, y, audit, limit)
     _row_words(axes, y, audit)
 
@@ -138,36 +144,34 @@ def _mark(axes: Axes, y: float, value: Any, limit: float, **style: Any) -> None:
     axes.plot([min(number, limit)], [y], ls="none", clip_on=False, zorder=3, **style)
 
 
+def _claim_colour(audit: Mapping[str, Any]) -> str:
+    return COLOURS["violated"] if audit["verdict"] == "violated" else INK
+
+
 def _row_numbers(axes: Axes, y: float, audit: Mapping[str, Any], limit: float) -> None:
-    lower = min(wording.number(audit["lower"]), limit)
+    words: dict[str, Any] = {"fontsize": 8, "weight": "bold"}
     shown = f"shown ≥ {wording.at_least(audit['lower'])}"
-    axes.text(0.004 * limit, y - 0.2, shown, ha="left", va="top", color=SHOWN, fontsize=8, weight="bold")
+    axes.text(0.004 * limit, y - 0.19, shown, ha="left", va="top", color=SHOWN, **words)
     if audit["upper"] is None:
         return
     upper = wording.number(audit["upper"])
-    beyond = "→ " if upper > limit else ""
-    side = "right" if min(upper, limit) > 0.8 * limit else "left"
-    offset = (-0.008 if side == "right" else 0.008) * limit
-    axes.text(
-        min(upper, limit) + offset, y + 0.17, f"{beyond}claimed ≤ {wording.at_most(audit['upper'])}",
-        ha=side, va="bottom", fontsize=8, weight="bold",
-    )  # fmt: skip
-    assert lower >= 0
+    said = f"claimed ≤ {wording.at_most(audit['upper'])}" + (", refuted" if audit["verdict"] == "violated" else "")
+    side, gap = ("right", -0.008) if upper > 0.75 * limit else ("left", 0.008)
+    x = min(upper, limit) + gap * limit
+    axes.text(x, y + 0.18, said, ha=side, va="bottom", color=_claim_colour(audit), **words)
 
 
 def _row_words(axes: Axes, y: float, audit: Mapping[str, Any]) -> None:
     word, _, sign = wording.VERDICTS[audit["verdict"]]
     at = axes.get_yaxis_transform()
-    axes.text(-0.025, y, _wrapped(audit["name"]), ha="right", va="center", transform=at, fontsize=9.5, parse_math=False)
+    axes.text(-0.025, y, _wrapped(audit["name"]), ha="right", va="center", transform=at, fontsize=9, parse_math=False)
     colour = COLOURS[audit["verdict"]]
     axes.text(1.03, y + 0.03, f"{sign} {word}", transform=at, fontsize=11, weight="bold", color=colour, va="bottom")
     axes.text(1.03, y - 0.05, _evidence(audit), transform=at, fontsize=8, color=FAINT, va="top")
 
 
 def _wrapped(name: str) -> str:
-    import textwrap
-
-    return "\n".join(textwrap.wrap(name, 24, max_lines=2, placeholder=" …"))
+    return "\n".join(textwrap.wrap(name, 20, max_lines=2, placeholder=" …"))
 
 
 def _evidence(audit: Mapping[str, Any]) -> str:
@@ -194,7 +198,7 @@ def _epsilon_legend(figure: Figure) -> None:
 def score_distributions(histograms: Sequence[Histogram]) -> Figure:
     """Scores of canaries that were in and that were out, one panel per family, in common bins."""
     with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(len(histograms), 2.5)
+        figure, panels = _panels(len(histograms), 2.4)
         for axes, shown in zip(panels, histograms, strict=True):
             axes.stairs(shown.outside, shown.edges, fill=True, color=OTHER, alpha=0.55, label=f"out ({shown.others:,})")
             axes.stairs(shown.inside, shown.edges, color=MEMBER, lw=1.7, label=f"in ({shown.members:,})")
@@ -214,10 +218,11 @@ def roc_curves(bands: Sequence[RocBand], cross: Mapping[str, RocBand]) -> Figure
         cross: by family, every model as target with the others as its shadows; drawn dashed, carries no bound.
     """
     with matplotlib.rc_context(STYLE):
-        figure, panels = _panels(len(bands), 3.5)
+        figure, panels = _panels(len(bands), 3.3)
         for axes, band in zip(panels, bands, strict=True):
             _roc_panel(axes, band, cross.get(band.canaries))
         panels[0].set_ylabel("true positive rate")
+        _shared_legend(figure, panels)
     return figure
 
 
@@ -225,8 +230,9 @@ def _roc_panel(axes: Axes, band: RocBand, cross: RocBand | None) -> None:
     left = band.smallest_fpr / 2
     at = np.maximum(band.fpr, left)
     if band.allowed is not None:
-        axes.fill_between(at, np.maximum(band.allowed, left), 1, color=MEMBER, alpha=0.13, lw=0, zorder=0)
-        axes.plot(at, band.allowed, color=MEMBER, lw=1.2, label="most that the claim allows")
+        fpr, tpr = band.allowed
+        axes.fill_between(fpr, np.maximum(tpr, left), 1, color=MEMBER, alpha=0.13, lw=0, zorder=0)
+        axes.plot(fpr, np.maximum(tpr, left), color=MEMBER, lw=1.2, label="most that the claim allows")
     axes.plot([left, 1], [left, 1], color=FAINT, lw=0.8, ls=(0, (1, 2)), label="guessing")
     axes.axvline(band.smallest_fpr, color=FAINT, lw=0.8, ls=(0, (4, 3)), label="smallest resolvable FPR")
     floor = np.maximum(band.low, left)
@@ -239,7 +245,14 @@ def _roc_panel(axes: Axes, band: RocBand, cross: RocBand | None) -> None:
     axes.set_title(band.canaries, loc="left", fontsize=9.5, weight="bold", parse_math=False)
     axes.set_xlabel("false positive rate", loc="left")
     _percent_ticks(axes, left)
-    axes.legend(frameon=False, fontsize=7.5, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=1.6)
+
+
+def _shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend for all panels, at the right; an entry that any panel has is named once."""
+    named = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(named.values()), list(named), loc="outside right upper", frameon=False, fontsize=7.8, handlelength=1.8
+    )
 
 
 def _percent_ticks(axes: Axes, left: float) -> None:
@@ -257,8 +270,7 @@ def _percentage(value: float) -> str:
 def _panels(count: int, height: float) -> tuple[Figure, Sequence[Axes]]:
     """Panels in rows of two; a single one takes the left half, so that all figures have one scale."""
     rows = max(-(-count // 2), 1)
-    figure = Figure(figsize=(WIDTH, height * rows), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _canvas(height * rows, layout="constrained")
     grid = np.atleast_1d(figure.subplots(rows, 2)).ravel()
     for unused in grid[count:]:
         unused.remove()

@@ -16,7 +16,7 @@ from .figures import COLOURS, file_name
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def page(facts: Mapping[str, Any], svgs: Mapping[str, str]) -> str:
+def html_page(facts: Mapping[str, Any], svgs: Mapping[str, str]) -> str:
     """``report.html`` of a :func:`~dpaudit.report.document`.
 
     Args:
@@ -46,7 +46,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for name in "at_least at_most p_value percent confidence counts settings leading".split():
+    for name in "at_least at_most p_value percent confidence counts settings leading delta".split():
         environment.filters[name] = getattr(wording, name)
     environment.filters["capital"] = lambda text: text[:1].upper() + text[1:]
     environment.globals.update(w=wording, colours=COLOURS)

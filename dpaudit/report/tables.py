@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 COLUMNS = (
-    "audit epsilon delta significance method null any_mechanism adjacency threshold counts perfect at_claim fpr fnr notes"
+    "audit epsilon delta significance method null any_mechanism adjacency threshold counts perfect at_claim fpr fnr "
+    "notes"
 ).split()
 
 

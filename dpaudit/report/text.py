@@ -12,7 +12,7 @@ WIDTH = 100
 _WIDTHS = (8, 11, 11, 10, 8, 11)
 
 
-def page(facts: Mapping[str, Any]) -> str:
+def text_page(facts: Mapping[str, Any]) -> str:
     """``report.txt`` of a :func:`~dpaudit.report.document`."""
     lines = [*_opening(facts)]
     for audit in facts["audits"]:
@@ -62,7 +62,7 @@ def _audit(audit: Mapping[str, Any]) -> Iterator[str]:
     if audit["claim"] is not None:
         claim = audit["claim"]
         yield from _wrap(
-            f"Claim: {claim['kind']}, ε ≤ {w.at_most(claim['epsilon'])} at δ = {claim['delta']:g}, "
+            f"Claim: {claim['kind']}, ε ≤ {w.at_most(claim['epsilon'])} at δ = {w.delta(claim['delta'])}, "
             f"{claim['adjacency']} ({w.settings(claim['settings'])})."
         )
     yield from _wrap(f"Trainer: {w.settings(audit['trainer'])}.")
@@ -87,8 +87,9 @@ def _finding(finding: Mapping[str, Any]) -> str:
 def _bound(bound: Mapping[str, Any]) -> str:
     scope = "any mechanism" if bound["any_mechanism"] else w.IF_RECIPE
     return (
-        f"ε ≥ {w.at_least(bound['epsilon'])} at δ = {bound['delta']:g}, {w.confidence(bound['significance'])}, {scope}; "
-        f"{bound['method']}; {bound['threshold']}; {w.counts(bound['counts'])}; ceiling "
+        f"ε ≥ {w.at_least(bound['epsilon'])} at δ = {w.delta(bound['delta'])}, "
+        f"{w.confidence(bound['significance'])}, {scope}; {bound['method']}; {bound['threshold']}; "
+        f"{w.counts(bound['counts'])}; ceiling "
         f"{w.at_least(bound['perfect'])} all right, {w.at_least(bound['at_claim'])} at the claim"
     )
 

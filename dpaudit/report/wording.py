@@ -30,7 +30,7 @@ ADJACENCIES = {
 
 COINS = {
     "fair": "Every canary is in or out by an independent fair coin, flipped anew in every run.",
-    "fixed": "Fixed numbers of canaries are in and out, chosen at random; one-run bounds first thin them to fair coins.",
+    "fixed": "Fixed numbers of canaries are in and out, at random; one-run bounds thin them to fair coins first.",
     "worlds": "Whole runs are made with and without the one canary.",
     "unknown": "How membership was decided is unknown. Every bound is conditional on fair coins; there is no verdict.",
 }
@@ -61,9 +61,8 @@ GLOSSARY = (
      "scores. Computed before scores are seen. Below 0.8 the audit is called underpowered."),
     ("p-value", "The probability, if the claim is true, of an attack at least as successful as this one. Several tests "
      "share one error probability: each p-value is divided by the test's share (weighted Bonferroni)."),
-    ("False positive rate", "The share of absent canaries that the attack calls members (FPR)."),
-    ("False and true positive", "The false negative rate (FNR) is the share of members that the attack misses; the "
-     "true positive rate (TPR) is 1 − FNR."),
+    ("FPR, FNR, TPR", "False positive rate: the share of absent canaries that the attack calls members. False negative "
+     "rate: the share of members that it misses. True positive rate: 1 − FNR."),
     ("VIOLATED", "The claimed curve is rejected for any mechanism, at the stated error probability."),
     ("HOLDS UP", "Consistent: no violation was found although twice the claim would have been caught with probability "
      "0.8 or more."),
@@ -124,6 +123,15 @@ def p_value(value: float | None) -> str:
         return "0"
     scale = 10.0 ** (math.floor(math.log10(value)) - 1)
     return f"{min(math.ceil(value / scale - 1e-6) * scale, 1.0):.2g}"
+
+
+def delta(value: float) -> str:
+    """A δ.
+
+    >>> delta(1e-5), delta(0.0)
+    ('1e-5', '0')
+    """
+    return f"{value:g}".replace("e-0", "e-")
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -219,12 +227,12 @@ def _about_claims(audits: Sequence[Facts]) -> str:
 
 
 def _group(audits: Sequence[Facts], one: str, many: str) -> str:
-    names = f" ({', '.join(a['name'] for a in audits)})" if len(audits) <= 3 else ""
+    names = f" ({'; '.join(a['name'] for a in audits)})" if len(audits) <= 3 else ""
     return f"{len(audits)} {one if len(audits) == 1 else many}{names}"
 
 
 def _about_one(audit: Facts) -> str:
-    promise = f"The claim of {audit['name']} (ε ≤ {at_most(audit['upper'])} at δ = {audit['delta']:g})"
+    promise = f"The claim of {audit['name']} (ε ≤ {at_most(audit['upper'])} at δ = {delta(audit['delta'])})"
     return {
         "violated": f"{promise} is false" + (", as expected" if audit["expect"] == "violated" else ""),
         "consistent": f"{promise} holds up: twice its ε would have been caught",
@@ -264,7 +272,7 @@ def levels(facts: Facts) -> str:
     errors = sorted({a["error_probability"] for a in facts["audits"]})
     deltas = sorted({a["delta"] for a in facts["audits"]})
     each = " or ".join(confidence(e) for e in errors)
-    at = " or ".join(f"{d:g}" for d in deltas)
+    at = " or ".join(delta(d) for d in deltas)
     family = at_most(100 * facts["error_probability"]).rstrip("0").rstrip(".")
     return (
         f"Confidence {each} for each trainer, δ = {at}. The probability that this run calls any true claim false is at "

@@ -45,17 +45,20 @@ def write_release(result: RunResult, folder: Path) -> Path:
 
 
 def _write(result: RunResult, folder: Path) -> None:
-    from . import figures, html, tables, text
+    from .figures import draw, to_svg
+    from .html import html_page
+    from .tables import bounds_csv
+    from .text import text_page
 
     facts = document(result)
-    drawn = figures.draw(result, facts)
-    svgs = {name: figures.to_svg(figure) for name, figure in drawn.items()}
+    drawn = draw(result, facts)
+    svgs = {name: to_svg(figure) for name, figure in drawn.items()}
     _write_figures(drawn, svgs, folder / "figures")
     pages = {
         "report.json": json_text(facts),
-        "report.html": html.page(facts, svgs),
-        "report.txt": text.page(facts),
-        "bounds.csv": tables.bounds_csv(facts),
+        "report.html": html_page(facts, svgs),
+        "report.txt": text_page(facts),
+        "bounds.csv": bounds_csv(facts),
     }
     for name, content in pages.items():
         (folder / name).write_text(content, encoding="utf-8", newline="\n")
@@ -67,9 +70,9 @@ def json_text(facts: Mapping[str, Any]) -> str:
 
 
 def _write_figures(drawn: Mapping[str, Figure], svgs: Mapping[str, str], folder: Path) -> None:
-    from . import figures
+    from .figures import to_png
 
     folder.mkdir(parents=True)
     for name, figure in drawn.items():
         (folder / f"{name}.svg").write_text(svgs[name], encoding="utf-8", newline="\n")
-        (folder / f"{name}.png").write_bytes(figures.to_png(figure))
+        (folder / f"{name}.png").write_bytes(to_png(figure))

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -95,24 +95,30 @@ class ObjectTrainer:
         return promised
 
 
-def resolve(target: str, settings: Mapping[str, Any] | None = None, claim: PrivacyCurve | None = None) -> Trainer:
+def resolve(
+    target: str,
+    settings: Mapping[str, Any] | None = None,
+    claim: PrivacyCurve | None = None,
+    folders: Sequence[str] = (),
+) -> Trainer:
     """The trainer that ``target`` names, as ``"package.module:name"``.
 
     The name may stand for a function whose first three parameters are ``data, member, seed``; for a class or other
     factory, called with the settings to get an object with a method ``train``; or for such an object. The module is
-    looked for on ``sys.path`` and then in the current directory.
+    looked for in ``folders``, then in the current directory, then on ``sys.path``.
 
     Args:
         target: module and attribute, with a colon between.
         settings: keyword arguments of the function or factory.
         claim: what the trainer is said to promise; overrides the trainer's own ``claim``.
+        folders: where to look first; a spec's own folder.
 
     Raises:
         InputError: no colon, no such module or attribute, a module that it imports is missing, settings that it does
             not take, or nothing that can train.
     """
     chosen = dict(settings or {})
-    with _current_directory_on_path(), _imports_named(target):
+    with _folders_on_path(folders), _imports_named(target):
         found = _attribute(target)
         if _is_training_function(found):
             _check_settings(target, found, (None, None, None), chosen)
@@ -147,7 +153,7 @@ def _module(name: str) -> ModuleType:
             and f"{name}.".startswith(f"{error.name}.")
         )
         if own:
-            raise InputError(f"there is no module {name!r} on the Python path or in {os.getcwd()}") from None
+            raise InputError(f"there is no module {name!r} in {os.getcwd()}, beside the spec or on the Python path") from None
         raise
     except Exception as error:
         raise InputError(f"module {name!r} could not be imported: {type(error).__name__}: {error}") from error
@@ -204,15 +210,14 @@ def _imports_named(who: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _current_directory_on_path() -> Iterator[None]:
-    """Look in the current directory too, last, so that a file there hides no installed module."""
-    here = os.getcwd()
-    sys.path.append(here)
+def _folders_on_path(folders: Sequence[str]) -> Iterator[None]:
+    """Look in ``folders`` first, then in the current directory, then on the Python path."""
+    added = [os.path.abspath(folder) for folder in (*folders, os.getcwd())]
+    sys.path[:0] = added
     try:
         yield
     finally:
-        # The foreign module may have changed the path itself: take out the entry that was added, nothing else.
-        for at in range(len(sys.path) - 1, -1, -1):
-            if sys.path[at] == here:
-                del sys.path[at]
-                break
+        # The foreign module may have changed the path itself: take out the entries that were added, nothing else.
+        for entry in added:
+            if entry in sys.path:
+                sys.path.remove(entry)

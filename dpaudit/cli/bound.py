@@ -1,0 +1,193 @@
+"""`dpaudit bound`: lower bounds and a verdict for scores from any framework."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .console import UNDERPOWERED, VIOLATED, number, say, say_json, table
+
+if TYPE_CHECKING:
+    from ..accounting import Claim
+    from ..records import Audit, Design, Observations, PlannedTest
+
+_COLUMNS = ("ε at least", "δ", "confidence", "method", "holds for", "neighbours", "threshold", "perfect", "at claim")
+
+
+def bound(
+    file: Annotated[Path, typer.Argument(help="Scores: .csv, .npz or .safetensors; or a run's observations.")],
+    delta: Annotated[float | None, typer.Option(help="The δ of the bounds; needed unless the file is a run's.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The claim: this ε at --delta.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="The claim: DP-SGD with this noise ...")] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help="... this sampling rate ...")] = None,
+    steps: Annotated[int | None, typer.Option(help="... and so many steps.")] = None,
+    significance: Annotated[float | None, typer.Option(help="Error probability of all tests [default: 0.05].")] = None,
+    guesses: Annotated[list[int] | None, typer.Option(help="Number of guesses; several share the level.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="For worlds: a threshold fixed beforehand.")] = None,
+    coins: Annotated[str | None, typer.Option(help="fair, fixed, worlds or unknown [assumed: fair].")] = None,
+    calibration: Annotated[str | None, typer.Option(help="none, set-aside or cross [assumed: none].")] = None,
+    audit: Annotated[str | None, typer.Option(help="Of a run's observations, only this trainer's.")] = None,
+    require_power: Annotated[bool, typer.Option("--require-power", help="Exit with 5 if underpowered.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> int:
+    """Bound ε from below, and judge a claim: a table of methods, a verdict, an exit code."""
+    from ..archive import is_archive
+
+    claim = _claim(epsilon, delta, noise_multiplier, sampling_rate, steps)
+    if is_archive(file):
+        audits, assumed = _stored(file, delta, claim, audit), []
+    else:
+        design, assumed = _design(coins, calibration)
+        audits = [_fresh(file, design, claim, delta, significance or 0.05, guesses, threshold)]
+    if json:
+        say_json(_document(file, audits, assumed))
+    else:
+        for one in audits:
+            _print(one, assumed)
+    return _exit_code(audits, require_power)
+
+
+def _claim(
+    epsilon: float | None, delta: float | None, noise: float | None, rate: float | None, steps: int | None
+) -> Claim | None:
+    from ..accounting import Claim
+    from ..errors import InputError
+
+    recipe = (noise, rate, steps)
+    if epsilon is not None and recipe != (None, None, None):
+        raise InputError("a claim must be --epsilon, or --noise-multiplier with its settings, got both")
+    if epsilon is not None:
+        return Claim.pair(epsilon=epsilon, delta=_required(delta))
+    if noise is None and rate is None and steps is None:
+        return None
+    if noise is None or rate is None or steps is None:
+        raise InputError("a DP-SGD claim must have --noise-multiplier, --sampling-rate and --steps, got only some")
+    return Claim.dp_sgd(noise_multiplier=noise, sampling_rate=rate, steps=steps)
+
+
+def _required(delta: float | None) -> float:
+    from ..errors import InputError
+
+    if delta is None:
+        raise InputError("--delta must be given: the δ that the bounds are stated at")
+    return delta
+
+
+def _design(coins: str | None, calibration: str | None) -> tuple[Design, list[str]]:
+    """The declared design, and what had to be assumed, in words."""
+    from ..records import Design
+
+    assumed = []
+    if coins is None:
+        assumed.append("each canary in or out by an independent fair coin (--coins fair)")
+    if calibration is None:
+        assumed.append("no score depends on the coins of another run (--calibration none)")
+    return Design(coins=coins or "fair", calibration=calibration or "none"), assumed
+
+
+def _fresh(
+    file: Path,
+    design: Design,
+    claim: Claim | None,
+    delta: float | None,
+    significance: float,
+    guesses: list[int] | None,
+    threshold: float | None,
+) -> Audit:
+    from ..auditor import audit
+    from ..data.scores import read_scores
+
+    delta = _required(delta)
+    obs = read_scores(file, design)
+    tests = _tests(obs, guesses, threshold)
+    return audit(obs, claim, delta=delta, significance=significance, tests=tests, name=file.name)
+
+
+def _tests(obs: Observations, guesses: list[int] | None, threshold: float | None) -> list[PlannedTest] | None:
+    """The tests that the user fixed; None leaves the choice to the design."""
+    from ..bounds import Fixed
+    from ..bounds.planning import uses_worlds
+    from ..errors import InputError
+    from ..records import PlannedTest
+
+    worlds = uses_worlds(obs.design, obs.shape)
+    if guesses and worlds:
+        raise InputError("--guesses is for coins, got two worlds; use --threshold")
+    if threshold is not None and not worlds:
+        raise InputError("--threshold is for two worlds (--coins worlds), got coins; use --guesses")
+    if threshold is not None:
+        return [PlannedTest("threshold", 1.0, threshold=Fixed(threshold))]
+    return [PlannedTest("guesses", 1 / len(guesses), g) for g in guesses] if guesses else None
+
+
+def _stored(file: Path, delta: float | None, claim: Claim | None, name: str | None) -> list[Audit]:
+    """The audits of a finished run, judged again as they were planned."""
+    from ..archive import read_archive
+    from ..errors import InputError
+
+    if claim is not None or delta is not None:
+        raise InputError(f"{file} holds a run with its own claims and δ, got others; leave them out")
+    audits = [entry.audit for entry in read_archive(file).audits]
+    chosen = [a for a in audits if name in (None, a.name)]
+    if not chosen:
+        raise InputError(f"--audit must be one of {', '.join(a.name for a in audits)}, got {name!r}")
+    return chosen
+
+
+def _document(file: Path, audits: list[Audit], assumed: list[str]) -> dict[str, Any]:
+    from ..report.facts import judged, plain
+
+    worst = max(audits, key=lambda a: a.verdict.severity)
+    content = {
+        "schema": "dpaudit.bound/1",
+        "file": str(file),
+        "assumed": assumed,
+        "verdict": worst.verdict,
+        "audits": [judged(a) for a in audits],
+    }
+    out: dict[str, Any] = plain(content)
+    return out
+
+
+def _print(audit: Audit, assumed: list[str]) -> None:
+    say(f"{audit.name}: {audit.verdict.value.upper()}, {audit.reason}")
+    for sentence in assumed:
+        say(f"assumed: {sentence}")
+    say("")
+    table(_COLUMNS, [_row(b) for b in audit.bounds])
+    say("")
+    facts = [f"lower {number(audit.lower)} (any mechanism)"]
+    if audit.lower_if_recipe is not None:
+        facts.append(f"{number(audit.lower_if_recipe)} if the mechanism is the claim's recipe")
+    if audit.upper is not None:
+        facts.append(f"claimed {number(audit.upper)}")
+    if audit.p_value is not None and audit.power is not None:
+        facts.append(f"p-value {audit.p_value:.3g}, power against twice the claim {audit.power:.2f}")
+    say(f"{'; '.join(facts)}; δ = {audit.delta:g}, error probability {audit.error_probability:g}")
+    for note in dict.fromkeys(n for b in audit.bounds for n in b.notes):
+        say(f"note: {note}")
+
+
+def _row(b: Any) -> tuple[str, ...]:
+    holds = b.null if b.any_mechanism else f"{b.null} (recipe)"
+    confidence = f"{100 * (1 - b.significance):.4g} %"
+    return (
+        number(b.epsilon),
+        f"{b.delta:g}",
+        confidence,
+        b.method,
+        holds,
+        b.adjacency,
+        b.threshold,
+        number(b.perfect),
+        number(b.at_claim),
+    )
+
+
+def _exit_code(audits: list[Audit], require_power: bool) -> int:
+    verdicts = {a.verdict.value for a in audits}
+    if "violated" in verdicts:
+        return VIOLATED
+    return UNDERPOWERED if require_power and "underpowered" in verdicts else 0

@@ -1,0 +1,69 @@
+"""What commands print with: results to stdout, all else to stderr, and no progress bar without a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+MISTAKE, VIOLATED, UNDERPOWERED = 2, 1, 5
+Progress = Callable[[int, int, str], None]
+_WIDTH = 140
+
+
+def say(text: str) -> None:
+    """A result, to stdout."""
+    print(text)
+
+
+def say_aside(text: str) -> None:
+    """Anything that is not the result, to stderr."""
+    print(text, file=sys.stderr)
+
+
+def say_json(document: Mapping[str, Any]) -> None:
+    """The one document of ``--json``; strict JSON."""
+    print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def fail(message: str, code: int, as_json: bool) -> int:
+    """One line of what went wrong; with ``--json`` also a document on stdout."""
+    line = " ".join(message.split())
+    say_aside(f"dpaudit: {line}")
+    if as_json:
+        say_json({"schema": "dpaudit.error/1", "error": line, "exit_code": code})
+    return code
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of results, to stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
+    grid = Table(*columns, show_edge=False, pad_edge=False)
+    for row in rows:
+        grid.add_row(*row)
+    console.print(grid)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress | None]:
+    """A callback (done, in all, what) that draws a bar on stderr; None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=f"{title}: {what}")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for a table; a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
