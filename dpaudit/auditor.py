@@ -12,8 +12,11 @@ from . import check
 from .accounting.claims import Claim
 from .accounting.curves import Curve
 from .bounds import planning, recursion, steinke, two_worlds
-from .bounds.designs import fair_coins
+from .bounds.choices import Split
+from .bounds.designs import fair_coins, tested_adjacency
 from .bounds.guessing import guess
+from .bounds.ideal import expected_right
+from .bounds.tails import upper_limit
 from .errors import InputError
 from .records import Audit, Bound, Finding, Observations, PlannedTest, Verdict
 
@@ -68,8 +71,10 @@ def judge(
     ``lower`` is the largest of the list's bounds, each at its own share of the significance; ``p_value`` is the
     smallest p-value divided by its weight (weighted Bonferroni).
     """
+    delta, significance = check.delta(delta), check.significance(significance)
     _require_finite(claim, delta)
     _require_weights([test for test, _ in planned])
+    planned = [(_settled(test), obs) for test, obs in planned]
     barred = _why_no_verdict(planned, claim)
     if any(obs.design.calibration == "cross" for _, obs in planned):
         return _decide([], [], claim, delta, significance, name, planned[0][1], barred)
@@ -81,6 +86,11 @@ def judge(
 def _require_finite(claim: Claim | None, delta: float) -> None:
     if claim is not None and not math.isfinite(claim.epsilon(delta)):
         raise InputError(f"delta must be one at which the claim's ε is finite, got {delta:g}, where it is infinite")
+
+
+def _settled(test: PlannedTest) -> PlannedTest:
+    """The test with the default policy where it names none."""
+    return replace(test, threshold=Split()) if test.method == "threshold" and test.threshold is None else test
 
 
 def _require_weights(tests: Sequence[PlannedTest]) -> None:
@@ -96,7 +106,9 @@ def _why_no_verdict(planned: Sequence[tuple[PlannedTest, Observations]], claim: 
             return "the scores depend on the coins of other tested runs, and no test is valid for that"
         if obs.design.coins == "unknown":
             return "how membership was decided is unknown, so the bounds are conditional and carry no verdict"
-        adjacency = planning.tested_adjacency(obs.design, obs.shape)
+        adjacency = tested_adjacency(obs.design, obs.shape)
+        if adjacency != (first := tested_adjacency(planned[0][1].design, planned[0][1].shape)):
+            return f"some observations are about {first} neighbours, others about {adjacency}"
         if claim is not None and planning.comparable(claim, adjacency) is None:
             return f"the claim is about {claim.adjacency} neighbours, the observations are about {adjacency}"
     return None
@@ -114,8 +126,7 @@ def _bounds(
         guesses = _affordable(test, obs)
         anything = claim if claim is not None and not claim.has_recipe else Claim.pair(epsilon=0.0, delta=delta)
         pair = recursion.one_run_fdp(obs, guesses, anything, delta=delta, significance=level)
-        if claim is not None:
-            pair = replace(pair, at_claim=_pair_ceiling(pair, claim, delta, level))
+        pair = replace(pair, at_claim=None if claim is None else _pair_ceiling(pair, claim, delta, level))
         found = [steinke.one_run(obs, guesses, delta=delta, significance=level, claim=claim), pair]
         if claim is not None and claim.has_recipe and delta > 0:
             found.append(recursion.one_run_fdp(obs, guesses, claim, delta=delta, significance=level))
@@ -124,8 +135,6 @@ def _bounds(
 
 
 def _pair_ceiling(bound: Bound, claim: Claim, delta: float, level: float) -> float:
-    from .bounds.ideal import expected_right
-
     coins, guesses = int(bound.counts["coins"]), int(bound.counts["guesses"])
     right = expected_right(claim.curve, coins, guesses)
     return recursion.largest_refuted(recursion.PairFamily(delta), coins, guesses, right, level)
@@ -139,25 +148,28 @@ def _affordable(test: PlannedTest, obs: Observations) -> int:
 
 def _finding(test: PlannedTest, obs: Observations, claim: Claim, delta: float, significance: float) -> Finding:
     """The test of the claim's curve."""
-    curve = planning.comparable(claim, planning.tested_adjacency(obs.design, obs.shape))
+    curve = planning.comparable(claim, tested_adjacency(obs.design, obs.shape))
     assert curve is not None
+    coins = scored = None
     if test.method == "threshold":
         tables = two_worlds.confusions(obs, delta, test.weight * significance, test.threshold)
         p_value, rates = two_worlds.p_value(tables, curve), tables[0].rates
         method, threshold = two_worlds.METHOD, str(test.threshold)
     else:
+        found = fair_coins(obs, "guesses")
+        coins, scored = len(found), int(found.present.sum())
         p_value, rates = _guessing_p_value(test, obs, curve, delta)
-        method, threshold = recursion.METHOD, f"{test.guesses} guesses, fixed beforehand"
-    members = int(obs.member[:, 0].sum())
+        method, threshold = recursion.METHOD, f"{_affordable(test, obs)} guesses, fixed beforehand"
+    members, others = int(obs.member[:, 0].sum()), max(int((~obs.member).sum()), 1)
     return Finding(
         p_value=p_value,
         weight=test.weight,
-        power=planning.test_power(test, obs.design, obs.shape, members, claim, delta, significance),
+        power=planning.test_power(test, obs.design, obs.shape, members, claim, delta, significance, coins, scored),
         method=method,
         canaries=test.canaries,
         threshold=threshold,
         rates=rates,
-        curve_fnr=float(curve.fnr(np.asarray(rates[0]))),
+        curve_fnr=float(curve.fnr(upper_limit(rates[0] * others, others, test.weight * significance / 2))),
     )
 
 
@@ -183,11 +195,11 @@ def _decide(
     obs: Observations,
     barred: str | None,
 ) -> Audit:
-    p_value = None if claim is None else min((min(f.p_value / f.weight, 1.0) for f in findings), default=1.0)
     power = None if claim is None else max((f.power for f in findings), default=0.0)
     recipe = [b.epsilon for b in bounds if not b.any_mechanism]
     lower = 0.0 if barred else max((b.epsilon for b in bounds if b.any_mechanism), default=0.0)
-    upper = None if claim is None else claim.epsilon(delta)
+    upper, notes = _upper(claim, obs, delta)
+    p_value = None if claim is None else _least_p_value(findings, lower, upper, significance)
     verdict = _verdict(p_value, power, significance)
     return Audit(
         verdict=verdict,
@@ -205,7 +217,29 @@ def _decide(
         reason=barred or _reason(verdict, lower, upper, p_value, power, delta),
         claim=claim,
         name=name,
+        notes=notes,
     )
+
+
+def _upper(claim: Claim | None, obs: Observations, delta: float) -> tuple[float | None, tuple[str, ...]]:
+    """The claim's ε for the neighbours that were tested, and a note where these are not the claim's own."""
+    if claim is None:
+        return None, ()
+    adjacency = tested_adjacency(obs.design, obs.shape)
+    curve = planning.comparable(claim, adjacency)
+    if curve is None or adjacency == claim.adjacency:
+        return claim.epsilon(delta), ()
+    upper = float(curve.epsilon(np.asarray(delta)))
+    return upper, (
+        f"both ε are about {adjacency} neighbours, since the counts of members are fixed; for {claim.adjacency} "
+        f"neighbours the claim is ε = {claim.epsilon(delta):.3g}",
+    )
+
+
+def _least_p_value(findings: list[Finding], lower: float, upper: float | None, significance: float) -> float:
+    p_value = min((min(f.p_value / f.weight, 1.0) for f in findings), default=1.0)
+    # A bound above the claim refutes it at this significance by the same counts; only rounding could hide that.
+    return min(p_value, significance) if findings and upper is not None and lower > upper else p_value
 
 
 def _verdict(p_value: float | None, power: float | None, significance: float) -> Verdict:
@@ -219,21 +253,39 @@ def _verdict(p_value: float | None, power: float | None, significance: float) ->
 def _reason(
     verdict: Verdict, lower: float, upper: float | None, p_value: float | None, power: float | None, delta: float
 ) -> str:
+    """The verdict in one sentence; lower bounds and powers are rounded down, claims and p-values up."""
+    shown, claimed, at = _rounded(lower, down=True), _rounded(upper, down=False), f"δ = {delta:g}".replace("e-0", "e-")
+    caught = _rounded(power, down=True)
     match verdict:
         case Verdict.NO_CLAIM:
-            return f"no claim was made; the attack shows ε of at least {lower:.2f} at δ = {delta:g}"
+            return f"no claim was made; the attack shows ε of at least {shown} at {at}"
         case Verdict.VIOLATED:
             return (
-                f"the claimed curve (ε = {upper:.3g} at δ = {delta:g}) is false for any mechanism: attacks as "
-                f"successful as these have probability at most {p_value:.2g} under it"
+                f"the claimed curve (ε = {claimed} at {at}) is false for any mechanism: attacks as successful as these "
+                f"have probability at most {_significant_up(p_value)} under it"
             )
         case Verdict.CONSISTENT:
             return (
-                f"no violation was found, and twice the claimed ε = {upper:.3g} would have been caught with probability "
-                f"{power:.2f}; a lower bound of {lower:.2f} is what this attack shows, not proof that no more leaks"
+                f"no violation was found, and twice the claimed ε = {claimed} would have been caught with probability "
+                f"{caught}; a lower bound of {shown} is what this attack shows, not proof that no more leaks"
             )
         case Verdict.UNDERPOWERED:
             return (
-                f"nothing can be said: even twice the claimed ε = {upper:.3g} would have been caught only with "
-                f"probability {power:.2f}"
+                f"nothing can be said: even twice the claimed ε = {claimed} would have been caught only with "
+                f"probability {caught}"
             )
+
+
+def _rounded(value: float | None, *, down: bool) -> str:
+    """Two decimals, towards the safe side."""
+    if value is None:
+        return "none"
+    return f"{(math.floor if down else math.ceil)(round(100 * value, 6)) / 100:.2f}"
+
+
+def _significant_up(value: float | None) -> str:
+    """Two significant digits, rounded up."""
+    if not value:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.ceil(round(value / unit, 6)) * unit:.2g}".replace("e-0", "e-")

@@ -91,10 +91,9 @@ class Data:
         x, y = _records("records", self.x, self.y, classes)
         if len(x) == 0:
             raise InputError("the data must have at least one record, got none")
-        x_test, y_test = self.x_test, self.y_test
-        if x_test is None or y_test is None:
-            x_test, y_test = np.zeros((0, x.shape[1])), np.zeros(0, int)
-        x_test, y_test = _records("test records", x_test, y_test, classes)
+        empty = np.zeros((0, x.shape[1]), np.float32), np.zeros(0, np.int64)
+        given = empty if self.x_test is None or self.y_test is None else (self.x_test, self.y_test)
+        x_test, y_test = _records("test records", *given, classes)
         if x_test.shape[1] != x.shape[1]:
             raise InputError(f"test records must have {x.shape[1]} features, got {x_test.shape[1]}")
         ids = tuple(str(i) for i in self.ids) or tuple(f"record-{i}" for i in range(len(x)))
@@ -197,6 +196,8 @@ class Observations:
         if bad.any():
             raise InputError(f"scores must be finite, got NaN or infinity in {int(bad.sum())} of {bad.size} places; "
                              "declare pairs that were never scored with present=")  # fmt: skip
+        if not isinstance(self.design, Design):
+            raise InputError(f"design must be a Design, got {self.design!r}")
         coins = member[present]
         if coins.size == 0 or coins.all() or not coins.any():
             got = "no scored pair" if coins.size == 0 else "all members" if coins.all() else "no member"
@@ -374,7 +375,8 @@ class Finding:
         power: probability that this test rejects a mechanism that leaks exactly twice the claim.
         method, canaries, threshold: what was tested, on which canaries, with which guesses or threshold.
         rates: (false positive, false negative) rates that were seen.
-        curve_fnr: the smallest false negative rate that the claim allows at that false positive rate.
+        curve_fnr: the smallest false negative rate that the claim allows, at the Clopper–Pearson upper limit of that
+            false positive rate.
     """
 
     p_value: float
@@ -395,7 +397,7 @@ class Audit:
         verdict: VIOLATED if ``p_value`` ≤ ``significance``; see :class:`Verdict`.
         lower: largest corrected bound that holds for any mechanism, in nats at ``delta``.
         lower_if_recipe: largest corrected bound under the claim's recipe; None if no such bound was in the plan.
-        upper: the claim's own ε at ``delta``; None without a claim.
+        upper: the claim's own ε at ``delta``, for the neighbours that were tested; None without a claim.
         p_value: corrected p-value of the claim, any mechanism; None without a claim.
         error_probability: probability that a true claim is called VIOLATED, or that ``lower`` exceeds the true ε.
         power: probability that twice the claim would have been caught, from the design alone; None without a claim.

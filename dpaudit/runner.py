@@ -26,7 +26,6 @@ from .store import RunFolder, write_aside
 Progress = Callable[[int, int, str], None]
 Arrays = dict[str, NDArray[Any]]
 _VARIANCE = "pooled"
-_LEAST_SHADOWS = 4
 
 
 def run(
@@ -163,8 +162,7 @@ def _do(plan: Plan, unit: Unit) -> Arrays:
     member = planted.membership(plan.coins(unit.trainer)[rows])
     models = train_many(plan.trainers[unit.trainer], planted.data, member, seeds, chunk=unit.chunk, threads=STACKS)
     logits, labels = models.logits(planted.data.x[planted.rows]), planted.data.y[planted.rows]
-    with np.errstate(invalid="ignore"):
-        return {**{n: signal(logits, labels) for n, signal in SIGNALS.items()}, "accuracy": _accuracy(models, plan)}
+    return {**{n: signal(logits, labels) for n, signal in SIGNALS.items()}, "accuracy": _accuracy(models, plan)}
 
 
 def _accuracy(models: Any, plan: Plan) -> NDArray[np.float64]:
@@ -203,35 +201,19 @@ def _collected(plan: Plan, folder: RunFolder, trainer: int) -> Arrays:
 def _scores(
     plan: Plan, test: PlannedTest, signal: NDArray[np.float64], coins: BoolArray
 ) -> tuple[Observations, Observations]:
-    """Scores of a test: as the verdict sees them, and of every model with all others as its shadows."""
-    columns = [i for i, c in enumerate(plan.planted.canaries) if test.canaries in ("all", c.family)]
+    """Scores of a test: as the verdict sees them, and of every model with all others as its shadows (for ROC only)."""
+    columns = [i for i, c in enumerate(plan.planted.canaries) if test.canaries == c.family]
     signal, coins = signal[:, columns], coins[:, columns]
-    names, shadows = plan.planted.names(test.canaries), plan.spec.shadows
-    finite = np.isfinite(signal)
-    tested, usable = signal[shadows:], finite[:shadows].all(axis=1)
-    present = finite[shadows:]
+    shadows = plan.spec.shadows
     if test.attack == "threshold":
-        design = Design(calibration="none")
-        scores, everywhere = np.where(present, tested, 0.0), np.where(finite, signal, 0.0)
+        design, scores, in_turn = Design(), signal[shadows:], signal
     else:
-        if usable.sum() < _LEAST_SHADOWS:
-            raise InputError(f"at least {_LEAST_SHADOWS} shadow models must have finite losses, got {usable.sum()}")
-        design = Design(calibration="set-aside")
-        mode = "offline" if test.attack == "lira-offline" else "online"
-        scores = lira(
-            np.where(present, tested, 0.0), signal[:shadows][usable], coins[:shadows][usable], mode, _VARIANCE
-        )
-        everywhere = _each_in_turn(signal, coins, finite, mode)
-    observed = Observations(scores, coins[shadows:], present, canaries=names, design=design)
-    return observed, Observations(everywhere, coins, finite, canaries=names, design=Design(calibration="cross"))
-
-
-def _each_in_turn(signal: NDArray[np.float64], coins: BoolArray, finite: BoolArray, mode: str) -> NDArray[np.float64]:
-    """Scores of all models that have finite signals, each with the others as its shadows; 0 elsewhere."""
-    whole = finite.all(axis=1)
-    out = np.zeros(signal.shape)
-    out[whole] = lira_leave_one_out(signal[whole], coins[whole], mode, _VARIANCE)
-    return out
+        design, mode = Design(calibration="set-aside"), "offline" if test.attack == "lira-offline" else "online"
+        scores = lira(signal[shadows:], signal[:shadows], coins[:shadows], mode, _VARIANCE)
+        in_turn = lira_leave_one_out(signal, coins, mode, _VARIANCE)
+    names = plan.planted.names(test.canaries)
+    observed = Observations(scores, coins[shadows:], canaries=names, design=design)
+    return observed, Observations(in_turn, coins, canaries=names, design=Design(calibration="cross"))
 
 
 def _record(plan: Plan, trainer: int, accuracy: NDArray[np.float64]) -> TrainerRecord:
@@ -258,7 +240,7 @@ def _store_canaries(plan: Plan, folder: RunFolder) -> None:
     from .data.scores import tensor_bytes
 
     planted = plan.planted
-    arrays = {"x": planted.data.x[planted.rows], "y": planted.data.y[planted.rows]}
+    arrays: Arrays = {"x": planted.data.x[planted.rows], "y": planted.data.y[planted.rows]}
     meta = {"canaries": [asdict(c) for c in planted.canaries]}
     write_aside(folder.retained / "canaries.safetensors", tensor_bytes(arrays, meta))
 

@@ -160,7 +160,7 @@ class Spec(_Part):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Spec:
-        families = {c.family: c.count for c in self.canaries}
+        families: dict[str, int] = {c.family: c.count for c in self.canaries}
         if len(families) < len(self.canaries):
             raise ValueError("canaries must name each family once")
         if len({t.name for t in self.trainers}) < len(self.trainers):

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import check
 from ..errors import InputError
+from ..records import ADJACENCY
 from .curves import Array, Curve, GaussianCurve, PairCurve
 
 SAMPLERS = ("poisson", "full-batch")
@@ -122,7 +123,7 @@ class Claim:
     @classmethod
     def pair(cls, *, epsilon: float, delta: float, adjacency: str = "add-remove") -> Claim:
         """A bare (ε, δ)."""
-        check.choice("adjacency", adjacency, ("add-remove", "replace-one", "zero-out"))
+        check.choice("adjacency", adjacency, ADJACENCY)
         return cls(Pair(check.not_negative("epsilon", epsilon), check.delta(delta)), adjacency)
 
     @property
@@ -187,6 +188,8 @@ class Claim:
         if isinstance(self.mechanism, Pair):
             return replace(self, mechanism=replace(self.mechanism, at_epsilon=self.mechanism.at_epsilon * factor))
         target = self.epsilon(delta) * factor
+        if target == 0.0:
+            return self
         return self.coarse().with_noise_scaled(self._noise_scale(target, delta))
 
     def _noise_scale(self, target: float, delta: float) -> float:
@@ -210,12 +213,17 @@ class Claim:
         Raises:
             InputError: a kind that is not known here, or settings that do not fit it.
         """
-        kinds = {kind.kind: kind for kind in (Gaussian, SubsampledGaussian, Pair)}
-        kind = kinds[check.choice("kind of a claim", content.get("kind"), tuple(kinds))]
+        makers: dict[str, Callable[..., Claim]] = {
+            Gaussian.kind: cls.gaussian,
+            SubsampledGaussian.kind: cls.dp_sgd,
+            Pair.kind: lambda at_epsilon, at_delta: cls.pair(epsilon=at_epsilon, delta=at_delta),
+        }
+        kind = check.choice("kind of a claim", content.get("kind"), tuple(makers))
         try:
-            return cls(kind(**content["settings"]), content["adjacency"])
+            adjacency = check.choice("adjacency", content["adjacency"], ADJACENCY)
+            return replace(makers[kind](**content["settings"]), adjacency=adjacency)
         except (KeyError, TypeError) as error:
-            raise InputError(f"settings of a {kind.kind} claim must fit it, got {error}") from None
+            raise InputError(f"settings of a {kind} claim must fit it, got {error}") from None
 
     def summary(self, delta: float) -> dict[str, Any]:
         """What a report prints of the claim: kind, ε at ``delta``, adjacency, settings."""
@@ -252,7 +260,12 @@ def _falling_root(f: Callable[[float], float], start: float, step: float, tolera
 
 
 def _like(view: Callable[[Array], Array], value: Any, name: str, low: float, high: float) -> Any:
-    array = np.asarray(value, dtype=float)
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name} must be a number in [{low:g}, {high:g}], or an array of such, got {value!r}"
+        ) from None
     if np.isnan(array).any() or (array < low).any() or (array > high).any():
         raise InputError(f"{name} must be in [{low:g}, {high:g}], got {value!r}")
     out = view(array)

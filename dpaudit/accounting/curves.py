@@ -18,6 +18,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 Array = NDArray[np.float64]
 Lookup = Callable[[Array], Array]
+LARGEST_EXPONENT = 700.0
 
 
 class Curve(ABC):
@@ -56,7 +57,7 @@ class GaussianCurve(Curve):
             # Balle & Wang 2018, theorem 5; the second term in logs, since e^ε overflows long before the product does.
             shift = epsilon / mu
             value = ndtr(mu / 2 - shift) - np.exp(epsilon + log_ndtr(-mu / 2 - shift))
-        return np.where(mu > 0, np.clip(value, 0.0, 1.0), 0.0)
+        return np.where((mu > 0) & (epsilon < np.inf), np.clip(value, 0.0, 1.0), 0.0)
 
     def epsilon(self, delta: Array) -> Array:
         delta = np.asarray(delta, float)
@@ -73,12 +74,15 @@ class GaussianCurve(Curve):
     def reach(self, x: Array) -> Array:
         return ndtr(ndtri(np.clip(x, 0.0, 1.0)) - self.mu)
 
+    def fnr(self, fpr: Array) -> Array:
+        return ndtr(-ndtri(np.clip(fpr, 0.0, 1.0)) - self.mu)
+
 
 @dataclass(frozen=True)
 class PairCurve(Curve):
     """All that a single (ε, δ) promises: the randomised response that leaks everything with probability δ.
 
-    The trade-off function is f_{ε,δ} of Dong, Roth & Su 2019, equation 5. ``at_epsilon`` and ``at_delta`` may be arrays.
+    The trade-off function is f_{ε,δ} of Dong, Roth & Su 2019, equation 5. Both parameters may be arrays.
     """
 
     at_epsilon: Any
@@ -100,9 +104,18 @@ class PairCurve(Curve):
         return np.where(delta >= self.at_delta, np.maximum(value, 0.0), np.inf)
 
     def reach(self, x: Array) -> Array:
-        x, e, d = np.asarray(x, float), np.asarray(self.at_epsilon, float), np.asarray(self.at_delta, float)
+        x = np.asarray(x, float)
+        return self._corner(x, 1.0 - x)
+
+    def fnr(self, fpr: Array) -> Array:
+        fpr = np.asarray(fpr, float)
+        return self._corner(1.0 - fpr, fpr)
+
+    def _corner(self, x: Array, rest: Array) -> Array:
+        """``reach`` of ``x``, with ``rest`` = 1 − x given as exactly as it is known."""
+        e, d = np.asarray(self.at_epsilon, float), np.asarray(self.at_delta, float)
         with np.errstate(over="ignore", invalid="ignore"):
-            steep = np.where(x < 1, 1.0 - d - np.exp(e) * (1.0 - x), 1.0 - d)
+            steep = np.where(rest > 0, 1.0 - d - np.exp(e) * rest, 1.0 - d)
         return np.maximum(0.0, np.maximum(np.exp(-e) * (x - d), steep))
 
 
@@ -118,8 +131,11 @@ class TwiceCurve(Curve):
     def reach(self, x: Array) -> Array:
         return self.one.reach(self.one.reach(x))
 
+    def fnr(self, fpr: Array) -> Array:
+        return self.one.reach(self.one.fnr(fpr))
+
     def delta(self, epsilon: Array) -> Array:
-        # Vadhan 2017, lemma 2.2, minimised over how ε is halved: both steps at ε / 2.
+        # Vadhan 2017, lemma 2.2, with both steps at ε / 2.
         half = np.asarray(epsilon, float) / 2
         return np.minimum((1 + np.exp(np.minimum(half, 700.0))) * self.one.delta(half), 1.0)
 
@@ -153,7 +169,7 @@ class GridCurve(Curve):
         self._epsilons = np.asarray(epsilons, float)
         self._deltas = np.minimum.accumulate(np.clip(np.asarray(deltas, float), 0.0, 1.0))
         self._exact_delta, self._exact_epsilon = exact_delta, exact_epsilon
-        self._knots, self._slopes, self._offsets = _envelope(self._epsilons, self._deltas)
+        self._knots, self._slopes, self._cut = _envelope(self._epsilons, self._deltas)
 
     def delta(self, epsilon: Array) -> Array:
         if self._exact_delta is not None:
@@ -172,18 +188,34 @@ class GridCurve(Curve):
 
     def reach(self, x: Array) -> Array:
         x = np.clip(np.asarray(x, float), 0.0, 1.0)
+        return self._line(x, 1.0 - x)
+
+    def fnr(self, fpr: Array) -> Array:
+        fpr = np.clip(np.asarray(fpr, float), 0.0, 1.0)
+        return self._line(1.0 - fpr, fpr)
+
+    def _line(self, x: Array, rest: Array) -> Array:
+        """The envelope at ``x``, with ``rest`` = 1 − x given as exactly as it is known.
+
+        Any line is below the trade-off function, so a knot that is a little off only rounds down; the line itself is
+        evaluated without the cancellation that slope · x + offset would suffer at steep slopes.
+        """
         at = np.searchsorted(self._knots, x, side="right")
-        return np.maximum(0.0, self._offsets[at] + self._slopes[at] * x)
+        slope, delta = self._slopes[at], self._cut[at]
+        return np.maximum(0.0, np.where(slope > 1.0, (1.0 - delta) - slope * rest, slope * (x - delta)))
 
 
 def _envelope(epsilons: Array, deltas: Array) -> tuple[Array, Array, Array]:
-    """The upper envelope of the lines of both signs of ε, as (knots, slopes, offsets); slopes rise."""
+    """The upper envelope of the lines of both signs of ε, as (knots, slopes, their δ); slopes rise."""
+    small = epsilons <= LARGEST_EXPONENT
+    epsilons, deltas = epsilons[small], deltas[small]
     flat = np.concatenate([np.exp(-epsilons[::-1]), np.exp(epsilons)])
     offsets = np.concatenate([-np.exp(-epsilons[::-1]) * deltas[::-1], 1.0 - deltas - np.exp(epsilons)])
+    cut = np.concatenate([deltas[::-1], deltas])
     keep: list[int] = []
     knots: list[float] = []
     for i in range(len(flat)):
-        if not math.isfinite(flat[i]) or (keep and flat[i] == flat[keep[-1]] and offsets[i] <= offsets[keep[-1]]):
+        if keep and flat[i] == flat[keep[-1]] and offsets[i] <= offsets[keep[-1]]:
             continue
         while keep and (crossing := _crossing(flat, offsets, keep[-1], i)) <= (knots[-1] if knots else 0.0):
             keep.pop()
@@ -194,7 +226,7 @@ def _envelope(epsilons: Array, deltas: Array) -> tuple[Array, Array, Array]:
                 continue
             knots.append(crossing)
         keep.append(i)
-    return np.array(knots), flat[keep], offsets[keep]
+    return np.array(knots), flat[keep], cut[keep]
 
 
 def _crossing(slopes: Array, offsets: Array, a: int, b: int) -> float:

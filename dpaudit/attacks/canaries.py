@@ -161,7 +161,8 @@ def plant(pool: Pool, families: Sequence[Family], seed: int) -> CanarySet:
 
 def flip_coins(models: int, canaries: int, seed: np.random.SeedSequence) -> BoolArray:
     """Independent fair coins, shape ``(models, canaries)``; each canary's come from a child seed of its own."""
-    children = seed.spawn(canaries)
+    # Not seed.spawn, which gives other children every time that it is called.
+    children = (np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, i)) for i in range(canaries))
     return np.stack([np.random.default_rng(c).random(models) < 0.5 for c in children], axis=1)
 
 
@@ -226,9 +227,9 @@ def _named(pool: Pool, families: Sequence[Family], made: Sequence[_Made]) -> tup
 
 
 def _refuse_identical(x: Array, y: NDArray[np.int64], canaries: Sequence[Canary]) -> None:
-    seen: dict[bytes, str] = {}
+    seen: dict[tuple[bytes, int], str] = {}
     for canary in canaries:
-        key = x[canary.row].tobytes() + bytes([int(y[canary.row]) % 256])
+        key = x[canary.row].tobytes(), int(y[canary.row])
         if key in seen:
             raise InputError(
                 f"canaries must all differ, got {seen[key]} and {canary.id} with the same features and label"

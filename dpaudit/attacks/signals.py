@@ -20,11 +20,11 @@ def cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
         labels: whole numbers in ``[0, classes)``, shape ``(records,)``.
     """
     own, others = _own_and_others(logits, labels)
-    return np.logaddexp(own, others) - own
+    return np.logaddexp(0.0, others - own)  # not the difference of two large numbers, which would tie small losses
 
 
 def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
-    """ln p(label) − ln Σ p(other labels), the signal of LiRA (Carlini et al. 2022, section V), shape ``(..., records)``.
+    """The signal of LiRA: ln p(label) − ln Σ p(other labels) (Carlini et al. 2022, section V), ``(..., records)``.
 
     It is computed from logits, as the label's logit less the log-sum-exp of the others, and so stays exact where p
     rounds to 0 or 1. Arguments as in :func:`cross_entropy`.

@@ -28,7 +28,8 @@ class Split:
 
     Args:
         fraction: share of the runs that the choice may look at, in (0, 1).
-        seed: which runs; recorded, so that the same scores give the same bound.
+        seed: which runs, together with the scores; recorded, so that the same scores give the same bound, whatever
+            the order of the runs.
     """
 
     fraction: float = 0.5

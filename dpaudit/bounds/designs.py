@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import DesignError
-from ..records import BoolArray, Observations
+from ..records import BoolArray, Design, Observations
 from .tails import Array
 
 THINNING_SEED = 0
@@ -30,12 +31,34 @@ class Coins:
         return len(self.member)
 
 
+def tested_adjacency(design: Design, shape: tuple[int, int]) -> str:
+    """The neighbouring relation that a flipped coin realises; fixed counts move a second canary the other way."""
+    if design.coins != "fixed" or shape[1] == 1:
+        return design.adjacency
+    return "replace-one" if design.adjacency == "add-remove" else f"two {design.adjacency}"
+
+
+def digest(*parts: np.ndarray) -> int:
+    """A number drawn from the values of arrays.
+
+    A random part of the observations must be drawn anew for new observations: under one seed for all, the number of
+    heads or the ranks that fall into a half would always be the same ones, and no bound would hold for that seed.
+    """
+    content = b"|".join(np.ascontiguousarray(part + 0.0).tobytes() for part in parts)
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
 def require_runs(obs: Observations, method: str) -> None:
     """Two-world bounds: independent runs, and every score from its own run alone."""
     if obs.design.calibration == "cross":
         raise DesignError(
             f"{method} needs scores that depend on their own run alone, or on runs set aside; "
             'got Design(calibration="cross")'
+        )
+    if obs.design.coins == "worlds" and obs.shape[1] > 1:
+        raise DesignError(
+            f'Design(coins="worlds") is for one canary, got {obs.shape[1]}; canaries that come and go together are a '
+            "group, not neighbours"
         )
     if obs.shape[0] < 2:
         raise DesignError(
@@ -73,16 +96,29 @@ def _thinned(obs: Observations) -> Coins:
     With n the smaller of the two counts, every pattern of the kept coins is equally likely. Flipping a kept coin moves
     one of the others the opposite way, since the totals are fixed: the pair that is tested is replace-one.
     """
-    assert obs.present is not None
-    rng = np.random.default_rng(THINNING_SEED)
-    keep = np.zeros(obs.member.shape, bool)
-    for row, member in enumerate(obs.member):
-        inside, outside = np.flatnonzero(member), np.flatnonzero(~member)
+    scores, member, present = _in_order(obs)
+    rng = np.random.default_rng([THINNING_SEED, digest(scores, member, present)])
+    keep = np.zeros(member.shape, bool)
+    for row, inside_row in enumerate(member):
+        inside, outside = np.flatnonzero(inside_row), np.flatnonzero(~inside_row)
         size = min(len(inside), len(outside))
         heads = rng.binomial(size, 0.5)
         keep[row, rng.choice(inside, heads, replace=False)] = True
         keep[row, rng.choice(outside, size - heads, replace=False)] = True
-    if not keep.any():
-        raise DesignError("fixed counts leave no fair coin: every run needs both members and non-members")
-    note = f"thinned from {obs.coins} fixed to {int(keep.sum())} fair coins (seed {THINNING_SEED})"
-    return Coins(obs.scores[keep], obs.member[keep], obs.present[keep], "replace-one", (note,))
+    if keep.sum() < 2:
+        raise DesignError(f"fixed counts leave {keep.sum()} fair coins: runs need both members and non-members")
+    note = f"thinned from {obs.coins} fixed to {int(keep.sum())} fair coins (seed {THINNING_SEED} and the scores)"
+    adjacency = tested_adjacency(obs.design, obs.shape)
+    return Coins(scores[keep], member[keep], present[keep], adjacency, (note,))
+
+
+def _in_order(obs: Observations) -> tuple[Array, BoolArray, BoolArray]:
+    """Scores, membership and presence with each run's canaries by score, and the runs by those: no order of rows or
+    columns matters to what is drawn from them.
+    """
+    assert obs.present is not None
+    scores = np.where(obs.present, obs.scores, -np.inf)
+    columns = np.lexsort((obs.member, scores), axis=1)
+    scores, member, present = (np.take_along_axis(a, columns, axis=1) for a in (scores, obs.member, obs.present))
+    rows = np.lexsort(np.concatenate([member, scores], axis=1).T)
+    return scores[rows], member[rows], present[rows]

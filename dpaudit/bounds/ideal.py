@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..accounting.curves import Curve, bisect
-from .tails import Array, at_least, mass, upper_limit
+from .tails import at_least, mass, upper_limit
 
 
 def error_rate(curve: Curve, coins: int, guesses: int) -> float:
@@ -30,6 +31,8 @@ def guessing_power(truth: Curve, coins: int, guesses: int, rejects: Callable[[in
     """Probability that an optimal attacker on ``truth`` gets enough guesses right to reject.
 
     Args:
+        coins: those that have a score to be guessed from.
+        guesses: how many are guessed.
         rejects: whether a number of right guesses rejects; monotone.
     """
     critical = _fewest(rejects, guesses)
@@ -53,12 +56,12 @@ def threshold_power(truth: Curve, claimed: Curve, members: int, others: int, lev
     allowed = claimed.fnr(fpr_limit)
     fnr_limit = upper_limit(np.arange(members + 1), np.full(members + 1, members), level / 2)
     # For each number of false alarms, how many members may be missed at most.
-    most_missed = np.searchsorted(fnr_limit, allowed, side="left") - 1
+    most_missed = np.asarray(np.searchsorted(fnr_limit, allowed, side="left") - 1, np.int64)
     rates = np.concatenate([np.geomspace(1e-5, 0.5, 40), 1 - np.geomspace(1e-5, 0.5, 40)])
     return max(_corner_power(a, float(truth.fnr(np.asarray(a))), most_missed, members, others) for a in rates)
 
 
-def _corner_power(fpr: float, fnr: float, most_missed: Array, members: int, others: int) -> float:
+def _corner_power(fpr: float, fnr: float, most_missed: NDArray[np.int64], members: int, others: int) -> float:
     alarms = mass(np.arange(others + 1), others, fpr)
     hit = 1.0 - at_least(most_missed + 1, np.full(others + 1, members), fnr)
     return float(min(np.sum(alarms * np.where(most_missed < 0, 0.0, hit)), 1.0))

@@ -8,7 +8,8 @@ from ..accounting.claims import Claim
 from ..accounting.curves import Curve, TwiceCurve
 from ..records import Design, PlannedTest
 from . import recursion, steinke
-from .choices import Split
+from .choices import Bonferroni, Split
+from .designs import tested_adjacency as tested_adjacency
 from .ideal import guessing_power, threshold_power
 
 TWICE = 2.0
@@ -29,11 +30,6 @@ def comparable(claim: Claim, adjacency: str) -> Curve | None:
 def uses_worlds(design: Design, shape: tuple[int, int]) -> bool:
     """Whether runs are to be compared with and without one canary, rather than coins to be guessed."""
     return design.coins == "worlds" or (design.coins == "fixed" and shape[1] == 1)
-
-
-def tested_adjacency(design: Design, shape: tuple[int, int]) -> str:
-    """The neighbouring relation that a flipped coin realises; fixed counts move a second canary the other way."""
-    return "replace-one" if design.coins == "fixed" and shape[1] > 1 else design.adjacency
 
 
 def default_tests(
@@ -91,10 +87,20 @@ def guesses_refute(curve: Curve, coins: int, guesses: int, right: int, delta: fl
     return bool(np.isfinite(epsilon)) and steinke.p_value(coins, guesses, right, epsilon, delta) < level
 
 
-def guesses_power(truth: Curve, claimed: Curve, coins: int, guesses: int, delta: float, level: float) -> float:
-    """Probability that ideal scores on ``truth`` refute ``claimed`` at ``level``."""
+def guesses_power(
+    truth: Curve, claimed: Curve, coins: int, guesses: int, delta: float, level: float, scored: int | None = None
+) -> float:
+    """Probability that ideal scores on ``truth`` refute ``claimed`` at ``level``.
+
+    Args:
+        scored: how many of the ``coins`` have a score; all of them if None.
+    """
+    scored = coins if scored is None else scored
+    made = min(guesses, scored)
+    if made < 1:
+        return 0.0
     return guessing_power(
-        truth, coins, guesses, lambda right: guesses_refute(claimed, coins, guesses, right, delta, level)
+        truth, scored, made, lambda right: guesses_refute(claimed, coins, guesses, right, delta, level)
     )
 
 
@@ -106,11 +112,15 @@ def test_power(
     claim: Claim,
     delta: float,
     significance: float,
+    coins: int | None = None,
+    scored: int | None = None,
 ) -> float:
     """Probability that ``test`` rejects a mechanism that leaks exactly twice the claim, with ideal scores.
 
     Args:
         members: for two worlds, how many of the runs had the canary; not used for coins.
+        coins: how many fair coins there are; by default as many as ``design`` and ``shape`` allow.
+        scored: how many of these have a score; all of them if None.
     """
     curve, truth = comparable(claim, tested_adjacency(design, shape)), claim.leaking(TWICE, delta).curve
     if curve is None:
@@ -118,8 +128,9 @@ def test_power(
     level = test.weight * significance
     if test.method == "guesses":
         assert test.guesses is not None
-        coins = _fair_count(design, shape)
-        return guesses_power(truth, curve, coins, min(test.guesses, coins), delta, level)
+        coins = _fair_count(design, shape) if coins is None else coins
+        return guesses_power(truth, curve, coins, min(test.guesses, coins), delta, level, scored)
     share = 1.0 - test.threshold.fraction if isinstance(test.threshold, Split) else 1.0
     inside, outside = round(members * share), round((shape[0] - members) * share)
-    return threshold_power(truth, curve, inside, outside, level / shape[1])
+    tables = shape[1] * (len(test.threshold.thresholds) if isinstance(test.threshold, Bonferroni) else 1)
+    return threshold_power(truth, curve, inside, outside, level / tables)

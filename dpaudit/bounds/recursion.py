@@ -12,7 +12,7 @@ from .. import check
 from ..accounting.claims import Claim, Pair
 from ..accounting.curves import Curve, GaussianCurve, PairCurve
 from ..errors import InputError
-from ..records import Bound, Observations
+from ..records import BoolArray, Bound, Observations
 from .designs import fair_coins
 from .guessing import guess
 from .ideal import expected_right
@@ -20,10 +20,11 @@ from .tails import SLACK, Array
 
 METHOD = "f-DP recursion (Mahloujifar et al. 2024, algorithm 1)"
 SMALLEST_P = 1e-30
+_COARSE_SLACK = 2e-3
 Reach = Callable[[Array], Array]
 
 
-def refutes(reach: Reach, coins: int, guesses: int, right: int, level: Array) -> Array:
+def refutes(reach: Reach, coins: int, guesses: int, right: int, level: Array) -> BoolArray:
     """Whether ``right`` of ``guesses`` on ``coins`` refute the curve at ``level``; element by element.
 
     Args:
@@ -41,7 +42,7 @@ def refutes(reach: Reach, coins: int, guesses: int, right: int, level: Array) ->
         held = grown
         if np.all(reached + held > guesses / coins):
             break
-    return reached + held > guesses / coins * (1 + SLACK)
+    return np.asarray(reached + held > guesses / coins * (1 + SLACK))
 
 
 def p_value(curve: Curve, coins: int, guesses: int, right: int) -> float:
@@ -65,7 +66,7 @@ class Family(ABC):
     name: str
 
     @abstractmethod
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> Array:
+    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
         """Which members are refuted, element by element; monotone: True up to a point, False beyond."""
 
     @abstractmethod
@@ -82,11 +83,11 @@ class GaussianFamily(Family):
 
     name = "μ-GDP"
 
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> Array:
+    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
         return refutes(GaussianCurve(parameters).reach, coins, guesses, right, np.full(len(parameters), level))
 
     def epsilon(self, parameter: float, delta: float) -> float:
-        return float(GaussianCurve(parameter).epsilon(np.asarray(delta))) * (1 - 1e-12)
+        return float(GaussianCurve(parameter).epsilon(np.asarray(delta))) * (1 - SLACK)
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class PairFamily(Family):
     delta: float
     name = "(ε, δ)"
 
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> Array:
+    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
         return refutes(PairCurve(parameters, self.delta).reach, coins, guesses, right, np.full(len(parameters), level))
 
     def epsilon(self, parameter: float, delta: float) -> float:
@@ -111,7 +112,7 @@ class ClaimFamily(Family):
     name = "the claim's recipe, noise scaled"
     width = 3
 
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> Array:
+    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
         return np.array([self._refuted(p, coins, guesses, right, level) for p in parameters])
 
     def _refuted(self, parameter: float, coins: int, guesses: int, right: int, level: float) -> bool:
@@ -124,7 +125,8 @@ class ClaimFamily(Family):
         return self.claim.coarse().with_noise_scaled(1.0 / parameter)
 
     def epsilon(self, parameter: float, delta: float) -> float:
-        return 0.0 if parameter == 0.0 else self._member(parameter).epsilon(delta)
+        # The accountant rounds up, by less than this (see dpaudit.accounting.pld).
+        return 0.0 if parameter == 0.0 else self._member(parameter).epsilon(delta) * (1 - _COARSE_SLACK)
 
 
 def family_of(claim: Claim | None, delta: float) -> Family:
@@ -137,7 +139,7 @@ def family_of(claim: Claim | None, delta: float) -> Family:
 def largest_refuted(family: Family, coins: int, guesses: int, right: int, level: float) -> float:
     """The largest refuted parameter, rounded down; 0 if none is."""
 
-    def refuted(parameters: Array) -> Array:
+    def refuted(parameters: Array) -> BoolArray:
         return family.refuted(parameters, coins, guesses, right, level)
 
     low, high = 0.0, family.step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, betaincinv, gammaln, xlog1py, xlogy
+from scipy.special import betainc, betaincc, betainccinv, gammaln, xlog1py, xlogy
 
 Array = NDArray[np.float64]
 
@@ -16,7 +16,8 @@ def upper_limit(successes: ArrayLike, trials: ArrayLike, level: ArrayLike) -> Ar
     """The Clopper–Pearson upper limit of a binomial rate, exceeded by the truth with probability at most ``level``."""
     k, n = np.asarray(successes, float), np.asarray(trials, float)
     with np.errstate(invalid="ignore"):
-        limit = betaincinv(k + 1.0, np.maximum(n - k, 1e-300), 1.0 - np.asarray(level, float))
+        # The complement takes the level as it is: 1 − level would lose the digits of a small one.
+        limit = betainccinv(k + 1.0, np.maximum(n - k, 1e-300), np.asarray(level, float))
     return np.where(k >= n, 1.0, np.minimum(limit * (1 + SLACK), 1.0))
 
 
@@ -25,6 +26,13 @@ def at_least(successes: ArrayLike, trials: ArrayLike, rate: ArrayLike) -> Array:
     k, n = np.asarray(successes, float), np.asarray(trials, float)
     inside = betainc(np.maximum(k, 1e-300), np.maximum(n - k + 1.0, 1e-300), rate)
     return np.where(k <= 0, 1.0, np.where(k > n, 0.0, inside))
+
+
+def at_most(successes: ArrayLike, trials: ArrayLike, rate: ArrayLike) -> Array:
+    """P[W ≤ ``successes``] for W ~ Bin(``trials``, ``rate``); exact for tiny rates, where 1 − rate is not."""
+    k, n = np.asarray(successes, float), np.asarray(trials, float)
+    inside = betaincc(np.maximum(k + 1.0, 1e-300), np.maximum(n - k, 1e-300), rate)
+    return np.where(k >= n, 1.0, np.where(k < 0, 0.0, inside))
 
 
 def mass(successes: ArrayLike, trials: float, rate: float) -> Array:

@@ -11,9 +11,9 @@ from .. import check
 from ..accounting.claims import Claim
 from ..accounting.curves import Curve
 from ..errors import InputError
-from ..records import Bound, Observations
+from ..records import BoolArray, Bound, Observations
 from .choices import Bonferroni, Fixed, Split, Threshold
-from .designs import require_runs
+from .designs import digest, require_runs, tested_adjacency
 from .tails import Array, log_ratio, upper_limit
 
 METHOD = "Clopper–Pearson over independent runs (Jagielski et al. 2020; Nasr et al. 2021)"
@@ -84,7 +84,7 @@ def clopper_pearson(
         method=METHOD,
         null=NULL,
         any_mechanism=True,
-        adjacency=obs.design.adjacency,
+        adjacency=tested_adjacency(obs.design, obs.shape),
         threshold=_policy(threshold, obs.shape[1]),
         counts={
             "members": best.members,
@@ -138,11 +138,11 @@ def confusions(obs: Observations, delta: float, significance: float, threshold: 
             case Split():
                 out.append(_split(scores, member, threshold, delta, significance)[1])
             case _:
-                raise TypeError(f"threshold must be Fixed, Split or Bonferroni, got {type(threshold).__name__}")
+                raise InputError(f"threshold must be Fixed, Split or Bonferroni, got {threshold!r}")
     return out
 
 
-def _count(scores: Array, member: Array, value: float) -> Confusion:
+def _count(scores: Array, member: BoolArray, value: float) -> Confusion:
     above = scores > value
     return Confusion(
         members=int(member.sum()),
@@ -166,19 +166,22 @@ def chosen_threshold(obs: Observations, policy: Split, *, delta: float, signific
     return _split(scores, obs.member[:, 0], policy, check.delta(delta), check.significance(significance))[0]
 
 
-def _split(scores: Array, member: Array, policy: Split, delta: float, significance: float) -> tuple[float, Confusion]:
+def _split(
+    scores: Array, member: BoolArray, policy: Split, delta: float, significance: float
+) -> tuple[float, Confusion]:
     """Choose on a part of the runs, count on the rest; both parts take the same share of members and others."""
-    rng = np.random.default_rng(policy.seed)
+    # Sorted by score first, so that the order of the rows never matters; drawn from the scores as well as the seed,
+    # since a seed alone would always pick the same ranks.
+    rng = np.random.default_rng([policy.seed, digest(np.sort(scores[member]), np.sort(scores[~member]))])
     look = np.zeros(len(scores), bool)
     for kind in (member, ~member):
-        # Sorted by score first, so that the order of the rows never matters.
         rows = np.flatnonzero(kind)[np.argsort(scores[kind], kind="stable")]
         look[rng.permutation(rows)[: round(policy.fraction * len(rows))]] = True
     value = _best_threshold(scores[look], member[look], delta, significance)
     return value, _count(scores[~look], member[~look], value)
 
 
-def _best_threshold(scores: Array, member: Array, delta: float, significance: float) -> float:
+def _best_threshold(scores: Array, member: BoolArray, delta: float, significance: float) -> float:
     """The threshold with the largest bound on these scores; midway to the next score above."""
     values = np.unique(scores[np.isfinite(scores)])
     if len(values) == 0:

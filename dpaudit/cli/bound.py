@@ -36,8 +36,9 @@ def bound(
     from ..archive import is_archive
 
     claim = _claim(epsilon, delta, noise_multiplier, sampling_rate, steps)
+    assumed: list[str] = []
     if is_archive(file):
-        audits, assumed = _stored(file, delta, claim, audit), []
+        audits = _stored(file, delta, claim, audit)
     else:
         design, assumed = _design(coins, calibration)
         audits = [_fresh(file, design, claim, delta, significance or 0.05, guesses, threshold)]

@@ -109,5 +109,5 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _warn(message: Warning | str, *_: Any) -> None:
+def _warn(message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
     say_aside(f"warning: {' '.join(str(message).split())}")

@@ -47,7 +47,7 @@ def read_scores(path: str | Path, design: Design | None = None) -> Observations:
     missing = [name for name in ("scores", "member") if name not in arrays]
     if missing:
         raise InputError(f"{path} must hold {missing[0]}, got {', '.join(sorted(arrays)) or 'nothing'}")
-    names = {key: tuple(arrays[key]) for key in ("runs", "canaries") if key in arrays}
+    names = {key: tuple(np.ravel(arrays[key])) for key in ("runs", "canaries") if key in arrays}
     try:
         return Observations(
             arrays["scores"], arrays["member"], arrays.get("present"), **names, design=design or Design()
@@ -66,7 +66,10 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any] | 
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} must be a safetensors file, got {error}") from None
-    return arrays, None if metadata is None else json.loads(metadata)
+    try:
+        return arrays, None if metadata is None else json.loads(metadata)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} must hold dpaudit's metadata as JSON, got {error}") from None
 
 
 def tensor_bytes(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> bytes:
@@ -88,25 +91,25 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
 def _read_csv(path: Path) -> dict[str, Any]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file, strict=True))
+            reader = csv.reader(file, strict=True)
+            rows = [(reader.line_num, row) for row in reader if row]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path} must be a CSV file, got {error}") from None
-    rows = [row for row in rows if row]
     if not rows:
         raise InputError(f"{path} must hold a header and at least one row, got an empty file")
-    header = [name.strip() for name in rows[0]]
-    for name in ("member", "score"):
-        if header.count(name) != 1:
+    header = [name.strip() for name in rows[0][1]]
+    for name in ("member", "score", "run", "canary"):
+        if header.count(name) != 1 and (name in header or name in ("member", "score")):
             raise InputError(f"{path} must have one column {name!r}, got the columns {', '.join(header)}")
     if len(rows) == 1:
         raise InputError(f"{path} must hold at least one row under its header, got none")
     return _pivot(path, header, rows[1:])
 
 
-def _pivot(path: Path, header: list[str], rows: list[list[str]]) -> dict[str, Any]:
+def _pivot(path: Path, header: list[str], rows: list[tuple[int, list[str]]]) -> dict[str, Any]:
     """From one row per pair to (runs, canaries)."""
     places = {name: header.index(name) for name in header}
-    records = [_record(path, line, row, header, places) for line, row in enumerate(rows, start=2)]
+    records = [_record(path, line, str(i), row, header, places) for i, (line, row) in enumerate(rows)]
     runs = sorted({r for r, _, _, _ in records}, key=_natural)
     canaries = sorted({c for _, c, _, _ in records}, key=_natural)
     shape = (len(runs), len(canaries))
@@ -138,12 +141,12 @@ def _pivot(path: Path, header: list[str], rows: list[list[str]]) -> dict[str, An
 _Record = tuple[str, str, bool, float]
 
 
-def _record(path: Path, line: int, row: list[str], header: list[str], places: dict[str, int]) -> _Record:
+def _record(path: Path, line: int, number: str, row: list[str], header: list[str], places: dict[str, int]) -> _Record:
     """(run, canary, member, score) of one line; an empty score is one that was never taken, marked by NaN."""
     if len(row) != len(header):
         raise InputError(f"{path}, line {line}: must have {len(header)} values, got {len(row)}")
     run = row[places["run"]].strip() if "run" in places else "0"
-    canary = row[places["canary"]].strip() if "canary" in places else str(line - 2)
+    canary = row[places["canary"]].strip() if "canary" in places else number
     return run, canary, _flag(path, line, row[places["member"]]), _number(path, line, row[places["score"]])
 
 
@@ -171,6 +174,7 @@ def _number(path: Path, line: int, text: str) -> float:
 def _natural(text: str) -> tuple[int, float, str]:
     """Numbers by value, then everything else by spelling, so that the order of rows never matters."""
     try:
-        return 0, float(text), text
+        value = float(text)
     except ValueError:
-        return 1, 0.0, text
+        value = math.nan
+    return (1, 0.0, text) if math.isnan(value) else (0, value, text)

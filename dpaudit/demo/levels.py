@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import check
 from ..accounting.claims import Claim
+from ..errors import InputError
 from ..trainers.settings import DPSGD, SGD
 
 TARGETS = (8.0, 3.0, 1.0)
@@ -69,9 +71,9 @@ def find_noise(target: float, *, sampling_rate: float, steps: int, delta: float)
     goal = math.log(check.positive("target", target))
 
     def excess(noise: float) -> float:
-        return math.log(_claim(noise, sampling_rate, steps).coarse().epsilon(delta)) - goal
+        return math.log(max(_claim(noise, sampling_rate, steps).coarse().epsilon(delta), 1e-12)) - goal
 
-    low, high = _LEAST, _MOST
+    low, high = _bracket(excess)
     while high / low > 1.0 + _TOLERANCE:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
@@ -79,6 +81,22 @@ def find_noise(target: float, *, sampling_rate: float, steps: int, delta: float)
     while _claim(noise, sampling_rate, steps).epsilon(delta) > target:  # the fine grid has the last word
         noise = round(noise + 1e-4, 4)
     return noise
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[float, float]:
+    """Two noise multipliers, one the double of the other, of which the larger keeps the target and the smaller not.
+
+    It starts in the middle, since the accountant takes long where there is little noise.
+    """
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2.0
+        if high > _MOST:
+            raise InputError(f"target must be an ε that noise multipliers up to {_MOST:g} can keep, got a smaller one")
+    low = high / 2.0
+    while high <= 1.0 and low > _LEAST and excess(low) <= 0:
+        low, high = low / 2.0, low
+    return low, high
 
 
 def _claim(noise: float, sampling_rate: float, steps: int) -> Claim:

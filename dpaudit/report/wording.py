@@ -10,8 +10,8 @@ Facts = Mapping[str, Any]
 
 VERDICTS = {
     "violated": ("VIOLATED", "the claim is false", "✗"),
-    "consistent": ("HOLDS UP", "no violation found, with enough power to see one", "✓"),
-    "underpowered": ("CANNOT SAY", "this audit could not have caught even twice the claim", "?"),
+    "consistent": ("CONSISTENT", "no violation found, with enough power to see one", "✓"),
+    "underpowered": ("UNDERPOWERED", "this audit could not have caught even twice the claim", "?"),
     "no_claim": ("NO CLAIM", "nothing to judge; the attack shows what leaks", "–"),
 }
 
@@ -64,7 +64,7 @@ GLOSSARY = (
     ("FPR, FNR, TPR", "False positive rate: the share of absent canaries that the attack calls members. False negative "
      "rate: the share of members that it misses. True positive rate: 1 − FNR."),
     ("VIOLATED", "The claimed curve is rejected for any mechanism, at the stated error probability."),
-    ("HOLDS UP", "Consistent: no violation was found although twice the claim would have been caught with probability "
+    ("CONSISTENT", "No violation was found although twice the claim would have been caught with probability "
      "0.8 or more."),
 )  # fmt: skip
 
@@ -219,7 +219,7 @@ def _about_claims(audits: Sequence[Facts]) -> str:
     groups = [
         (violated_not_expected(audits), "is false", "are false"),
         (violated_expected(audits), "is false as expected", "are false as expected"),
-        (_with(audits, "consistent"), "holds up", "hold up"),
+        (_with(audits, "consistent"), "is consistent with the attack", "are consistent with the attack"),
         (_with(audits, "underpowered"), "can't be judged", "can't be judged"),
     ]
     said = [_group(found, one, many) for found, one, many in groups if found]
@@ -235,7 +235,7 @@ def _about_one(audit: Facts) -> str:
     promise = f"The claim of {audit['name']} (ε ≤ {at_most(audit['upper'])} at δ = {delta(audit['delta'])})"
     return {
         "violated": f"{promise} is false" + (", as expected" if audit["expect"] == "violated" else ""),
-        "consistent": f"{promise} holds up: twice its ε would have been caught",
+        "consistent": f"{promise} is consistent with the attack: twice its ε would have been caught",
         "underpowered": f"{promise} can't be judged by this audit",
     }.get(audit["verdict"], f"{promise} was not judged")
 

@@ -29,6 +29,7 @@ from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
 
+_LARGEST = float(np.finfo(np.float32).max)  # of what a tensor can be scaled by
 _NOISE_NUMBERS = 2**22  # drawn ahead at once, over all models: 16 MiB
 
 
@@ -274,7 +275,7 @@ def _noise_step(layers: list[Tensor], noise: Tensor, deviation: float) -> None:
     """Subtract ``deviation`` times standard noise, shape ``(K, parameters)``, cut into the layers' shapes."""
     sizes = [layer[0].numel() for layer in layers]
     for layer, part in zip(layers, torch.split(noise, sizes, 1), strict=True):
-        layer.sub_(part.view(layer.shape), alpha=deviation)
+        layer.sub_(part.view(layer.shape), alpha=min(deviation, _LARGEST))
 
 
 def _flat(layers: Sequence[Tensor]) -> NDArray[np.float32]:

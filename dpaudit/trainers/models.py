@@ -55,7 +55,8 @@ class Network:
         for number, layer in enumerate(self.layers):
             if number:
                 np.maximum(activation, 0.0, out=activation)
-            activation = activation @ layer[:-1].astype(np.float64) + layer[-1]
+            with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverged; its logits are checked
+                activation = activation @ layer[:-1].astype(np.float64) + layer[-1]
         return activation
 
     def parameters(self) -> NDArray[np.float32]:

@@ -24,19 +24,19 @@ def audit(name: str, verdict: str, expect: str | None = None, **facts: Any) -> d
         ([audit("a", "violated", "violated")], "The claim of a (ε ≤ 4.00 at δ = 1e-5) is false, as expected."),
         (
             [audit("a", "consistent")],
-            "The claim of a (ε ≤ 4.00 at δ = 1e-5) holds up: twice its ε would have been caught.",
+            "The claim of a (ε ≤ 4.00 at δ = 1e-5) is consistent with the attack: twice its ε would have been caught.",
         ),
         ([audit("a", "underpowered")], "The claim of a (ε ≤ 4.00 at δ = 1e-5) can't be judged by this audit."),
         (
             [audit("n", "no_claim"), audit("d", "consistent"), audit("f", "violated", "violated")],
-            "Of 2 claims, 1 is false as expected (f) and 1 holds up (d); "
+            "Of 2 claims, 1 is false as expected (f) and 1 is consistent with the attack (d); "
             "without a claim, the attack shows ε of at least 1.23 on n.",
         ),
         (
             [audit("a", "violated"), audit("b", "violated"), audit("c", "underpowered"), audit("d", "consistent")],
-            "Of 4 claims, 2 are false (a; b), 1 holds up (d) and 1 can't be judged (c).",
+            "Of 4 claims, 2 are false (a; b), 1 is consistent with the attack (d) and 1 can't be judged (c).",
         ),
-        ([audit(c, "consistent") for c in "abcd"], "Of 4 claims, 4 hold up."),
+        ([audit(c, "consistent") for c in "abcd"], "Of 4 claims, 4 are consistent with the attack."),
     ],
 )
 def test_headline(audits: list[dict[str, Any]], sentence: str) -> None:
@@ -49,7 +49,7 @@ def test_headline(audits: list[dict[str, Any]], sentence: str) -> None:
         ([audit("a", "consistent")], "No claim was found to be false."),
         ([audit("a", "violated", "violated")], "Every verdict is as expected."),
         ([audit("a", "violated")], "Not as expected: a is VIOLATED."),
-        ([audit("a", "consistent", "violated")], "Not as expected: a is HOLDS UP, expected VIOLATED."),
+        ([audit("a", "consistent", "violated")], "Not as expected: a is CONSISTENT, expected VIOLATED."),
     ],
 )
 def test_expectation(audits: list[dict[str, Any]], sentence: str) -> None:
