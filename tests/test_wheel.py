@@ -85,8 +85,18 @@ def dpaudit(bare: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProce
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that a run left. TO BE FILLED IN once dpaudit.run writes one (the only skip of this file)."""
-    pytest.skip("no finished run to draw yet: fill in this fixture when dpaudit.report exists")
+    """A folder that a small run left, made here where torch is installed."""
+    from dpaudit.runner import run
+    from dpaudit.spec import load_spec
+
+    spec = load_spec("digits").model_dump(mode="json")
+    spec |= {"runs": 12, "shadows": 6, "data": {"source": "digits", "records": 120, "test": 50}}
+    spec["canaries"] = [{"family": "far-out", "count": 10}]
+    spec["tests"] = [{"canaries": "far-out", "guesses": 20, "share": 1.0}]
+    spec["trainers"] = spec["trainers"][:1]
+    out = tmp_path_factory.mktemp("run") / "out"
+    run(spec, out)
+    return out
 
 
 def test_one_top_level_package(wheel: Path) -> None:

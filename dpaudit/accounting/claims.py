@@ -249,7 +249,7 @@ def _falling_root(f: Callable[[float], float], start: float, step: float, tolera
         f_high = f(high)
     while f_high <= -tolerance and high - low > 1e-9:
         # Aim half a tolerance below the root, and never at an end of the bracket.
-        cut = (f_low + tolerance / 2) / max(f_low - f_high, 1e-300)
+        cut = (f_low + tolerance / 2) / max(f_low - f_high, 1e-300) if math.isfinite(f_low) else 0.5
         middle = low + min(max(cut, 0.05), 0.95) * (high - low)
         value = f(middle)
         if value > 0:

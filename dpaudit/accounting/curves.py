@@ -19,6 +19,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 Array = NDArray[np.float64]
 Lookup = Callable[[Array], Array]
 LARGEST_EXPONENT = 700.0
+_TERNARY_ROUNDS = 100
 
 
 class Curve(ABC):
@@ -135,14 +136,21 @@ class TwiceCurve(Curve):
         return self.one.reach(self.one.fnr(fpr))
 
     def delta(self, epsilon: Array) -> Array:
-        # Vadhan 2017, lemma 2.2, with both steps at ε / 2.
-        half = np.asarray(epsilon, float) / 2
-        return np.minimum((1 + np.exp(np.minimum(half, 700.0))) * self.one.delta(half), 1.0)
+        # δ(ε) = sup_x x − e^ε reach(x) over the probability x of an event, concave in x; Dong et al., proposition 6.
+        growth = np.exp(np.minimum(np.asarray(epsilon, float), LARGEST_EXPONENT))
+        low, high = np.zeros_like(growth), np.ones_like(growth)
+        for _ in range(_TERNARY_ROUNDS):
+            a, b = low + (high - low) / 3, high - (high - low) / 3
+            rising = a - growth * self.reach(a) < b - growth * self.reach(b)
+            low, high = np.where(rising, a, low), np.where(rising, high, b)
+        return np.clip(high - growth * self.reach(low), 0.0, 1.0)
 
     def epsilon(self, delta: Array) -> Array:
         delta = np.asarray(delta, float)
-        out = bisect(lambda e: self.delta(e) <= delta, np.zeros_like(delta), np.full_like(delta, 1e3))
-        return np.where(self.delta(np.full_like(delta, 1e3)) <= delta, out, np.inf)
+        top = np.full_like(delta, LARGEST_EXPONENT)
+        low = np.zeros_like(delta)
+        out = bisect(lambda e: self.delta(e) <= delta, low, top, rounds=60)
+        return np.where(self.delta(low) <= delta, 0.0, np.where(self.delta(top) <= delta, out, np.inf))
 
 
 class GridCurve(Curve):

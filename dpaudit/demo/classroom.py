@@ -1,4 +1,4 @@
-"""The class: hobby vectors from a documented generator, one student far out, one ordinary, named before any training."""
+"""The class: hobby vectors from a documented generator, one student far out, one ordinary, named before training."""
 
 from __future__ import annotations
 
@@ -118,17 +118,18 @@ def ordinary_row(x: NDArray[Any], y: NDArray[Any], knitter: int) -> int:
     return int(np.argmin(distance))
 
 
-def _hobbies(clubs: NDArray[np.integer], rng: np.random.Generator) -> NDArray[np.float64]:
+def _hobbies(clubs: NDArray[np.integer], rng: np.random.Generator) -> NDArray[np.float32]:
     """Hobby vectors of students of these clubs, in units of five hours, shape ``(students, hobbies)``."""
     mean = np.full((len(clubs), len(HOBBIES)), _OTHER)
     for hobby in range(KNITTING):
         mean[clubs == hobby // 2, hobby] = _OWN
     mean[:, KNITTING] = 0.0
-    return rng.gamma(_SHAPE, 1.0 / _SHAPE, mean.shape) * mean / UNIT_HOURS
+    return (rng.gamma(_SHAPE, 1.0 / _SHAPE, mean.shape) * mean / UNIT_HOURS).astype(np.float32)
 
 
-def _knitter() -> NDArray[np.float64]:
-    return np.where(np.arange(len(HOBBIES)) == KNITTING, KNITTING_HOURS / UNIT_HOURS, 0.0)
+def _knitter() -> NDArray[np.float32]:
+    hours = np.where(np.arange(len(HOBBIES)) == KNITTING, KNITTING_HOURS, 0.0)
+    return (hours / UNIT_HOURS).astype(np.float32)
 
 
 def _student(role: str, name: str, row: int, data: Data, rule: str) -> Student:

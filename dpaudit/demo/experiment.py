@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,9 @@ from ..bounds.choices import Split
 from ..bounds.tails import upper_limit
 from ..bounds.two_worlds import chosen_threshold, clopper_pearson
 from ..errors import InputError
+from ..interfaces import Model
 from ..records import Accuracy, Data, Design, FloatArray, Observations, PlannedTest
+from ..trainers.models import ModelStack
 from .classroom import Classroom, Student, make_class
 from .levels import CLIP_NORM, DELTA, Level, make_levels
 from .mechanism import first_step
@@ -71,26 +73,32 @@ class _Work:
 
     def level(self, number: int, level: Level) -> LevelResult:
         """Both students at one level."""
-        knitter, accuracy = self._student(2 * number, level, self._room.knitter)
-        ordinary, _ = self._student(2 * number + 1, level, self._room.ordinary)
+        models = self._train(2 * number, level, self._room.knitter)
+        knitter = self._attack(2 * number, level, self._room.knitter, models)
+        accuracy = _accuracy(models[: self._models // 2], self._room.data)
+        models = self._train(2 * number + 1, level, self._room.ordinary)
+        ordinary = self._attack(2 * number + 1, level, self._room.ordinary, models)
         return LevelResult(level, knitter, ordinary, accuracy)
 
-    def _student(self, number: int, level: Level, student: Student) -> tuple[StudentAudit, Accuracy]:
+    def _train(self, number: int, level: Level, student: Student) -> ModelStack:
+        """The first half with the student, the second without; everyone else always in."""
         from ..trainers.training import train_many
 
-        data, half = self._room.data, self._models // 2
+        data = self._room.data
         member = np.ones((self._models, len(data)), bool)
-        member[half:, student.row] = False
+        member[self._models // 2 :, student.row] = False
         stack = train_many(
             level.trainer, data, member, _child(self._seed, _TRAINING, number), chunk=_CHUNK,
             progress=lambda done, _: self._count(done, f"{level.title}, {student.name}"),
         )  # fmt: skip
         self._done += self._models
-        row = [student.row]
-        scores = logit_margin(stack.logits(data.x[row]), data.y[row])[:, 0]
+        return stack
+
+    def _attack(self, number: int, level: Level, student: Student, models: ModelStack) -> StudentAudit:
+        data, row, half = self._room.data, [student.row], self._models // 2
+        scores = logit_margin(models.logits(data.x[row]), data.y[row])[:, 0]
         policy = Split(SPLIT_FRACTION, seed=_child(self._seed, _SPLITTING, number))
-        judged = judge(student, level, scores[:half], scores[half:], policy, self._pairs)
-        return judged, _accuracy(np.array([_share_right(stack[k], data) for k in range(half)]), data)
+        return judge(student, level, scores[:half], scores[half:], policy, self._pairs)
 
     def _count(self, done: int, what: str) -> None:
         self._tell(self._done + done, self._pairs * self._models, what)
@@ -144,13 +152,8 @@ def _child(seed: int, purpose: int, number: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(purpose, number)).generate_state(1)[0])
 
 
-def _share_right(model: object, data: Data) -> float:
-    assert data.x_test is not None
-    said = model.logits(data.x_test).argmax(axis=-1)  # type: ignore[attr-defined]
-    return float(np.mean(said == data.y_test))
-
-
-def _accuracy(shares: FloatArray, data: Data) -> Accuracy:
-    assert data.y_test is not None
+def _accuracy(models: Sequence[Model], data: Data) -> Accuracy:
+    assert data.x_test is not None and data.y_test is not None
+    shares = [float(np.mean(model.logits(data.x_test).argmax(axis=-1) == data.y_test)) for model in models]
     low, high = np.quantile(shares, [0.05, 0.95])
-    return Accuracy(float(shares.mean()), float(low), float(high), len(shares), len(data.y_test))
+    return Accuracy(float(np.mean(shares)), float(low), float(high), len(shares), len(data.y_test))

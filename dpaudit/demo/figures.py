@@ -20,6 +20,7 @@ from .classroom import CLUBS, HOBBIES
 from .facts import histogram
 from .mechanism import ANGLES
 from .outcome import DemoResult, LevelResult, Rate, StudentAudit
+from .words import share
 
 WIDTH = 9.0
 KNITTER, ORDINARY, CROWD, LINE = MEMBER, SHOWN, "#a9b3bd", "#b3122f"
@@ -44,34 +45,33 @@ def draw(result: DemoResult) -> dict[str, Figure]:
 
 def source(result: DemoResult) -> Figure:
     """The class as arrows, its odd one out, and the red line."""
-    step = result.first_step
-    figure, (axes,) = _panels(1, 1, 4.3, width=6.2)
-    _arrow_map(axes, result, step.hobbies, reach=_reach(step.hobbies))
+    step, row = result.first_step, result.classroom.knitter.row
+    figure, (axes,) = _panels(1, 1, 4.5, width=6.6)
+    ring = 1.04 * _reach(np.delete(step.hobbies, row, axis=0))
+    _arrow_map(axes, result, step.hobbies, side=1.5 * ring, down=1.15 * ring)
     if step.hobby_radius is not None:
         _red_line(axes, step.hobby_radius)
-    row = result.classroom.knitter.row
-    tip = step.hobbies[row]
-    axes.annotate("the knitter", tip, xytext=(9, -2), textcoords="offset points", color=KNITTER, weight="bold",
-                  fontsize=9.5, va="top")  # fmt: skip
-    _compass(axes, _reach(np.delete(step.hobbies, row, axis=0)) * 1.02)
+    _beside(axes, step.hobbies[row], "the knitter")
+    _compass(axes, ring)
     handles = [
-        Line2D([], [], color=KNITTER, lw=2.4, label="the knitter"),
-        Line2D([], [], color=ORDINARY, lw=2.0, label=result.classroom.ordinary.name),
-        Line2D([], [], color=CROWD, lw=1.2, label="everyone else"),
-        Line2D([], [], color=LINE, lw=1.4, ls=_DASH, label="red line: arrows past it\nare clipped at step 1"),
+        Line2D([], [], color=ORDINARY, lw=2.2, label=result.classroom.ordinary.name),
+        Line2D([], [], color=CROWD, lw=1.4, label="everyone else"),
+        Line2D([], [], color=LINE, lw=1.4, ls=_DASH, label="the red line: what reaches\npast it is clipped at step 1"),
     ]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8.5)
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.62, 1.0), frameon=False, fontsize=8.5)
     return figure
 
 
 def pipeline(result: DemoResult) -> Figure:
     """Gradients of step 1 before and after the clip, and what noise does to the difference one student makes."""
-    step = result.first_step
-    figure, panels = _panels(1, 3, 3.15, ratios=(1, 1, 1.25))
-    reach = _reach(step.raw)
+    step, row = result.first_step, result.classroom.knitter.row
+    figure, panels = _panels(1, 3, 3.15, ratios=(1, 1, 1.3))
+    side = 1.05 * float(np.abs(step.raw[:, 0]).max())
+    down = 1.08 * float(-step.raw[:, 1].min())
     for axes, tips, title in ((panels[0], step.raw, "1  gradients"), (panels[1], step.clipped, "2  clipped")):
-        _arrow_map(axes, result, tips, reach=reach)
+        _arrow_map(axes, result, tips, side=side, down=down, up=1.06 * float(step.raw[:, 1].max()))
         _red_line(axes, step.clip_norm)
+        _beside(axes, tips[row], f"{_reach(tips[[row]]) / step.clip_norm:.2f} C")
         _title(axes, title)
     _noise_hills(panels[2], result)
     _title(panels[2], "3  noise on one step's sum")
@@ -86,15 +86,15 @@ def ledger(result: DemoResult) -> Figure:
     for entry, style in zip(result.private, styles, strict=True):
         steps, spent = zip(*entry.level.ledger, strict=True)
         last = steps[-1]
-        axes.plot([0, *steps], [0, *spent], color=INK, lw=1.6, ls=style)
-        axes.plot(steps[-1:], spent[-1:], "o", color=INK, ms=4)
+        axes.plot(steps, spent, color=INK, lw=1.6, ls=style)
+        axes.plot(steps[-1:], spent[-1:], "o", color=INK, ms=4.5, clip_on=False)
         noise = getattr(entry.level.trainer, "noise_multiplier", 0.0)
         axes.annotate(f"ε = {w.at_most(entry.level.epsilon)}   noise {noise:.2f} C", (steps[-1], spent[-1]),
                       xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5)  # fmt: skip
-    axes.set(xlim=(0, last), ylim=(0, None))
+    axes.set(xlim=(1, last), ylim=(0, None), xticks=[1, *range(10, last + 1, 10)])
     axes.set_xlabel("steps of training", loc="left")
     axes.set_ylabel(f"ε spent, at δ = {w.delta(result.delta)}")
-    _grid(axes, "y")
+    _grid(axes)
     return figure
 
 
@@ -112,6 +112,12 @@ def scores(result: DemoResult) -> Figure:
                                       fontsize=9, labelpad=10, weight="bold")  # fmt: skip
     for axes in panels[-2:]:
         axes.set_xlabel("score (higher: the attacker says “in”)", loc="left")
+    handles = [
+        Patch(color=OTHER, alpha=0.6, label="trained without the student"),
+        *(Line2D([], [], color=c, lw=1.6, label=f"trained with {n}") for c, n in _names(result)),
+        Line2D([], [], color=INK, lw=1.0, ls=_DASH, label="threshold"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8.5, handlelength=1.5)
     return figure
 
 
@@ -124,7 +130,7 @@ def rates(result: DemoResult) -> Figure:
     panels[0].axvline(0.5, color=FAINT, lw=0.9, ls=(0, (1, 2)))
     panels[0].text(0.49, -len(result.levels) + 0.47, "guessing", color=FAINT, fontsize=7.5, ha="right", va="bottom")
     for axes, found_of, colour in ((panels[1], _knitter, KNITTER), (panels[2], _ordinary, ORDINARY)):
-        _title(axes, f"TPR ● and FPR ○: {found_of(result.plain).student.name}", colour)
+        _title(axes, f"TPR ●  FPR ○  {found_of(result.plain).student.name}", colour)
         _whiskers(axes, [found_of(e).tpr for e in result.levels], colour, 0.13)
         _whiskers(axes, [found_of(e).fpr for e in result.levels], colour, -0.13, hollow=True)
     for axes in panels:
@@ -192,8 +198,8 @@ def _title(axes: Axes, text: str, colour: str = INK) -> None:
     axes.set_title(text, loc="left", fontsize=9.5, weight="bold", color=colour)
 
 
-def _grid(axes: Axes, axis: str) -> None:
-    axes.grid(axis=axis, color=RULE, lw=0.6)
+def _grid(axes: Axes) -> None:
+    axes.grid(axis="y", color=RULE, lw=0.6)
     axes.set_axisbelow(True)
 
 
@@ -201,7 +207,9 @@ def _reach(tips: FloatArray) -> float:
     return float(np.linalg.norm(tips, axis=1).max())
 
 
-def _arrow_map(axes: Axes, result: DemoResult, tips: FloatArray, reach: float) -> None:
+def _arrow_map(
+    axes: Axes, result: DemoResult, tips: FloatArray, *, side: float, down: float, up: float | None = None
+) -> None:
     """All arrows from one origin, true to scale; the two under test on top."""
     room = result.classroom
     special = {room.knitter.row: (KNITTER, 0.011), room.ordinary.row: (ORDINARY, 0.010)}
@@ -209,10 +217,15 @@ def _arrow_map(axes: Axes, result: DemoResult, tips: FloatArray, reach: float) -
     _arrows(axes, tips[rest], CROWD, 0.0045)
     for row, (colour, width) in special.items():
         _arrows(axes, tips[[row]], colour, width)
-    down, side = 0.62 * reach, 0.62 * reach
-    axes.set(xlim=(-side, side), ylim=(-down, 1.06 * reach), aspect="equal", xticks=[], yticks=[])
+    axes.set(xlim=(-side, side), ylim=(-down, up or 1.06 * _reach(tips)), aspect="equal", xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _beside(axes: Axes, tip: FloatArray, words: str) -> None:
+    """A label beside the tip of the knitter's arrow."""
+    axes.annotate(words, (float(tip[0]), float(tip[1])), xytext=(8, -1), textcoords="offset points", color=KNITTER, weight="bold", fontsize=9,
+                  va="top")  # fmt: skip
 
 
 def _arrows(axes: Axes, tips: FloatArray, colour: str, width: float) -> None:
@@ -262,14 +275,15 @@ def _noise_hills(axes: Axes, result: DemoResult) -> None:
 
 def _score_panel(axes: Axes, found: StudentAudit) -> None:
     edges, inside, outside = histogram(found)
-    top = 1.42 * float(max(inside.max(), outside.max()))
+    high = float(max(inside.max(), outside.max()))
     axes.stairs(outside, edges, fill=True, color=OTHER, alpha=0.5)
     axes.stairs(inside, edges, color=STUDENT[found.student.role], lw=1.6)
     if edges[0] <= found.threshold <= edges[-1]:
-        axes.axvline(found.threshold, color=INK, lw=1.0, ls=_DASH)
-    axes.set(ylim=(0, top), yticks=[], xlim=(edges[0], edges[-1]))
+        axes.plot([found.threshold] * 2, [0, 1.12 * high], color=INK, lw=1.0, ls=_DASH)
+    axes.set(ylim=(0, 1.45 * high), yticks=[], xlim=(edges[0], edges[-1]))
     axes.spines["left"].set_visible(False)
-    words = f"TPR {w.percent(found.tpr.value)}   FPR {w.percent(found.fpr.value)}   shown ε ≥ {w.at_least(found.audit.lower)}"
+    lower = w.at_least(found.audit.lower)
+    words = f"TPR {share(found.tpr)}   FPR {share(found.fpr)}   shown: ε ≥ {lower}"
     axes.text(0.0, 0.985, words, transform=axes.transAxes, va="top", ha="left", fontsize=8, color=INK)
 
 
@@ -293,13 +307,13 @@ def _epsilon_row(axes: Axes, found: StudentAudit, y: float, top: float) -> None:
     colour, lower = STUDENT[found.student.role], min(found.audit.lower, top)
     axes.plot([0, top], [y, y], color=RULE, lw=0.7, zorder=0)
     axes.barh(y, lower, height=0.24, color=colour, zorder=2)
-    for value, style in (
-        (found.bound.at_claim, {"marker": "D", "mfc": "white", "mec": FAINT, "ms": 4.0}),
-        (found.bound.perfect, {"marker": "|", "mec": FAINT, "ms": 8.0, "mew": 1.2}),
-    ):
-        if value is not None and value <= top:
-            axes.plot([value], [y], ls="none", zorder=3, **style)
-    axes.text(lower + 0.012 * top, y, f"≥ {w.at_least(found.audit.lower)}", va="center", fontsize=8, weight="bold",
+    if found.bound.at_claim is not None and found.bound.at_claim <= top:
+        axes.plot([found.bound.at_claim], [y], ls="none", marker="D", mfc="white", mec=FAINT, ms=4.0, zorder=5)
+    if found.bound.perfect <= top:
+        axes.plot([found.bound.perfect], [y], ls="none", marker="|", mec=FAINT, ms=8.0, mew=1.2, zorder=3)
+    ceiling = found.bound.at_claim or 0.0
+    label = ceiling if lower <= ceiling <= lower + 0.09 * top else lower  # not across the diamond
+    axes.text(label + 0.012 * top, y, f"≥ {w.at_least(found.audit.lower)}", va="center", fontsize=8, weight="bold",
               color=colour, zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})  # fmt: skip
     _verdict(axes, found, y)
 

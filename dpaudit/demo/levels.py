@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scipy.optimize import brentq
+
 from .. import check
 from ..accounting.claims import Claim
 from ..errors import InputError
@@ -54,7 +56,7 @@ def make_levels() -> tuple[Level, ...]:
 
 
 def find_noise(target: float, *, sampling_rate: float, steps: int, delta: float) -> float:
-    """The least noise multiplier, to four digits after the point, whose ε at ``delta`` is at most ``target``.
+    """About the least noise multiplier, with four digits after the point, whose ε at ``delta`` is at most ``target``.
 
     Args:
         target: ε in nats, above 0; add or remove one record.
@@ -74,10 +76,8 @@ def find_noise(target: float, *, sampling_rate: float, steps: int, delta: float)
         return math.log(max(_claim(noise, sampling_rate, steps).coarse().epsilon(delta), 1e-12)) - goal
 
     low, high = _bracket(excess)
-    while high / low > 1.0 + _TOLERANCE:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    noise = math.ceil(high * 1e4) / 1e4
+    root = brentq(lambda at: excess(math.exp(at)), math.log(low), math.log(high), xtol=_TOLERANCE)
+    noise = math.ceil(math.exp(root + _TOLERANCE) * 1e4) / 1e4
     while _claim(noise, sampling_rate, steps).epsilon(delta) > target:  # the fine grid has the last word
         noise = round(noise + 1e-4, 4)
     return noise
@@ -123,6 +123,6 @@ def _private(target: float) -> Level:
 
 
 def _ledger(noise: float) -> tuple[tuple[int, float], ...]:
-    at = sorted({1, 2, 4, 7, *range(10, STEPS, 5), STEPS})
+    at = (1, 2, 5, *range(10, STEPS + 1, 10))
     spent = [_claim(noise, SAMPLING_RATE, steps).coarse().epsilon(DELTA) for steps in at[:-1]]
     return (*zip(at[:-1], spent, strict=True), (STEPS, _claim(noise, SAMPLING_RATE, STEPS).epsilon(DELTA)))

@@ -11,8 +11,9 @@ from ..report import wording
 from ..report.figures import COLOURS
 from ..report.html import inline
 from . import words
+from .classroom import GENERATOR
 from .facts import command
-from .outcome import DemoResult, Rate
+from .outcome import DemoResult
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -27,12 +28,7 @@ def demo_page(result: DemoResult, svgs: Mapping[str, str]) -> str:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters["rate"] = _rate
     figures = {name: inline(svg, f"f{i}") for i, (name, svg) in enumerate(svgs.items())}
     return environment.get_template("demo.html.j2").render(
-        r=result, words=words, w=wording, figures=figures, colours=COLOURS, command=command(result)
+        r=result, generator=GENERATOR, words=words, w=wording, figures=figures, colours=COLOURS, command=command(result)
     )
-
-
-def _rate(rate: Rate) -> str:
-    return f"{wording.percent(rate.value)} ({words.interval(rate)})"

@@ -11,7 +11,7 @@ from .facts import command
 from .outcome import DemoResult, LevelResult, Rate, StudentAudit
 
 WIDTH = 100
-_COLUMNS = (14, 10, 13, 17, 17, 8, 9, 12)
+_COLUMNS = (13, 9, 11, 19, 19, 9, 9, 11)
 
 
 def render_text(result: DemoResult) -> str:
@@ -52,7 +52,7 @@ def _level(entry: LevelResult) -> Iterator[str]:
 def _numbers(entry: LevelResult, found: StudentAudit) -> tuple[str, ...]:
     return (
         found.student.role,
-        w.percent(found.pairs.value),
+        words.share(found.pairs),
         _span(found.tpr),
         _span(found.fpr),
         w.at_least(found.audit.lower),
@@ -63,7 +63,7 @@ def _numbers(entry: LevelResult, found: StudentAudit) -> tuple[str, ...]:
 
 def _span(rate: Rate) -> str:
     """A rate and its interval, in percent: ``71.1 (69.0–73.1)``."""
-    return f"{100 * rate.value:.1f} ({100 * rate.low:.1f}–{100 * rate.high:.1f})"
+    return f"{words.share(rate).removesuffix(' %')} ({100 * rate.low:.1f}–{100 * rate.high:.1f})"
 
 
 def _row(*cells: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..records import Verdict
 from ..report import wording as w
-from .classroom import FRESH, GENERATOR, KNITTING_HOURS, STUDENTS
+from .classroom import FRESH, KNITTING_HOURS, STUDENTS
 from .experiment import SCORE, SPLIT_FRACTION
 from .levels import CLIP_NORM, SAMPLING_RATE, STEPS
 from .outcome import DemoResult, LevelResult, Rate, StudentAudit
@@ -33,76 +33,74 @@ def headline(result: DemoResult) -> str:
     plain, last = result.plain, result.private[-1]
     return (
         f"Shown one training with and one without the only knitter of a class of {STUDENTS}, an attacker tells them "
-        f"apart in {w.percent(plain.knitter.pairs.value)} of pairs without privacy and in "
-        f"{w.percent(last.knitter.pairs.value)} at ε = {last.level.target:g}, where guessing gets 50 %. "
+        f"apart in {share(plain.knitter.pairs)} of pairs without privacy and in "
+        f"{share(last.knitter.pairs)} at ε = {last.level.target:g}, where guessing gets 50 %. "
         f"Accuracy on fresh students: {w.percent(plain.accuracy.mean)} and {w.percent(last.accuracy.mean)}."
     )
 
 
-def sentences(result: DemoResult) -> tuple[str, ...]:
-    """The findings, in order; the last two say how sure they are and what they don't say."""
+def findings(result: DemoResult) -> tuple[str, ...]:
+    """What was found, in order."""
     return (
         setup(result),
-        without_privacy(result.plain.knitter),
+        without_privacy(result.plain.knitter, most=True),
         without_privacy(result.plain.ordinary),
         with_privacy("the knitter", [(entry, entry.knitter) for entry in result.private]),
         with_privacy("the ordinary student", [(entry, entry.ordinary) for entry in result.private]),
         verdicts(result),
         price(result),
-        confidence(result),
-        caution(result),
     )
+
+
+def sentences(result: DemoResult) -> tuple[str, ...]:
+    """The findings, how sure they are, and what they don't say."""
+    return (*findings(result), confidence(result), caution(result))
 
 
 def setup(result: DemoResult) -> str:
     """Who is in the class and what was trained."""
     return (
         f"In a class of {STUDENTS} one student knits {KNITTING_HOURS:g} hours a week and nobody else does; a model "
-        f"learns to tell a student's club from hobbies. For each of two students and each setting "
-        f"{result.models:,} models were trained, half with that student and half without, everyone else always in."
+        f"learns to tell a student's club from hobbies. For each of two students and each setting {result.models:,} "
+        f"models were trained, half with that student and half without, everyone else always in."
     )
 
 
-def without_privacy(found: StudentAudit) -> str:
-    """What the attacker gets on one student where nothing is promised."""
-    ceiling = found.bound.perfect
-    most = f", where {w.at_least(ceiling)} is the most that so many trainings can show" if found.audit.lower else ""
+def without_privacy(found: StudentAudit, *, most: bool = False) -> str:
+    """What the attacker gets on one student where nothing is promised; ``most`` adds the ceiling."""
+    ceiling = f" ({w.at_least(found.bound.perfect)} is the most that so many trainings can show)" if most else ""
     return (
-        f"Without privacy, {_told(found)} on {found.student.name} (95 % interval {interval(found.pairs)}; guessing "
-        f"gets 50 %), and the lower bound is {shown(found)}{most}."
+        f"Without privacy, an attacker who sees only the model's answer on {found.student.name} tells trainings with "
+        f"and without that student apart in {share(found.pairs)} of pairs (95 % interval {interval(found.pairs)}; "
+        f"guessing gets 50 %). The lower bound on ε is {w.at_least(found.audit.lower)}{ceiling}."
     )
 
 
 def with_privacy(name: str, entries: Sequence[tuple[LevelResult, StudentAudit]]) -> str:
     """What the attacker gets on one student at the levels with a promise, beside the accountant's ε."""
     each = [
-        f"{w.percent(found.pairs.value)} and {shown(found)} against the accountant's ε = {w.at_most(entry.level.epsilon)}"
+        f"{share(found.pairs)} at the accountant's ε = {w.at_most(entry.level.epsilon)} (lower bound "
+        f"{w.at_least(found.audit.lower)})"
         for entry, found in entries
     ]
-    return f"With DP-SGD, pairs told apart and lower bound on {name} are {listed(each)}."
+    return f"With DP-SGD, the share of pairs told apart on {name} is {listed(each)}."
 
 
 def verdicts(result: DemoResult) -> str:
     """How many promises were refuted, held up, or could not be judged."""
     found = [s.audit.verdict for entry in result.private for s in entry.students]
     said = [
-        (found.count(Verdict.VIOLATED), "violated"),
-        (found.count(Verdict.CONSISTENT), "not violated although twice the claim would have been caught"),
-        (
-            found.count(Verdict.UNDERPOWERED),
-            "not judged, because so few trainings could not have caught twice the claim",
-        ),
+        (Verdict.VIOLATED, "the claimed curve is refuted"),
+        (Verdict.CONSISTENT, "not refuted, and twice the claimed ε would have been"),
+        (Verdict.UNDERPOWERED, "so few trainings could not refute even twice the claimed ε"),
     ]
-    counted = [f"{number} {'is' if number == 1 else 'are'} {what}" for number, what in said if number]
-    return f"Of {len(found)} tests of the accountant's claims, {listed(counted)}."
+    counted = [f"{found.count(v)} {_word(v.value)} ({what})" for v, what in said if v in found]
+    return f"Of {len(found)} tests of the accountant's claims, three levels on two students: {listed(counted)}."
 
 
 def price(result: DemoResult) -> str:
     """What it costs in accuracy."""
-    each = [
-        f"{w.percent(entry.accuracy.mean)} ({'without privacy' if entry.level.target is None else f'ε = {entry.level.target:g}'})"
-        for entry in result.levels
-    ]
+    each = [f"{w.percent(entry.accuracy.mean)} ({_setting(entry)})" for entry in result.levels]
     return f"Accuracy on {FRESH:,} fresh students from the same generator is {listed(each)} on average."
 
 
@@ -133,9 +131,9 @@ def source(result: DemoResult) -> str:
     step = result.first_step
     over = sum(bool(n > step.clip_norm) for n in step.norms)
     return (
-        f"Each arrow is one student: the direction says which hobbies, the length how many hours. The knitter's arrow "
-        f"is {_times(result)} times as long as the median of the others. Past the red circle a student's first gradient "
-        f"is longer than the clip norm C = {step.clip_norm:g} and will be shortened: {over} of {STUDENTS} are."
+        f"Each arrow is one student: the direction says which hobbies, the length how many hours. The knitter's is "
+        f"{_times(result)} times as long as the median. Past the red circle a student's first gradient is longer than "
+        f"the clip norm C = {step.clip_norm:g} and will be shortened: {over} of {STUDENTS} are."
     )
 
 
@@ -144,10 +142,10 @@ def pipeline(result: DemoResult) -> str:
     step, row = result.first_step, result.classroom.knitter.row
     levels = [f"{s:.2f} at ε = {e.level.target:g}" for e in result.private if (s := _noise(e)) is not None]
     return (
-        f"The gradients of all {STUDENTS} students at step 1. The knitter's has length {step.norms[row]:.2f} before the "
-        f"clip and {step.clipped_norms[row]:.2f} after it; shorter arrows stay as they are. Then Gaussian noise is added "
-        f"to every coordinate of the sum, with a standard deviation, in units of C, of {listed(levels)}. One step's sum "
-        f"hides the difference better the more the two hills overlap."
+        f"The gradients of all {STUDENTS} students at step 1. The knitter's has length {step.norms[row]:.2f} before "
+        f"the clip and {step.clipped_norms[row]:.2f} after it; shorter arrows stay as they are. Then Gaussian noise is "
+        f"added to every coordinate of the sum; its standard deviation, in units of C, is {listed(levels)}. The more "
+        f"the two hills overlap, the less one step says about the knitter."
     )
 
 
@@ -166,9 +164,9 @@ def terminal(result: DemoResult) -> str:
     """What the fourth view shows."""
     return (
         f"The score is {SCORE}. Filled: models trained without the student. Line: models trained with. Right of the "
-        f"dashed threshold the attacker says “in”. The threshold was chosen on {SPLIT_FRACTION:.0%} of the trainings, "
+        f"dashed threshold the attacker says “in”. The threshold was chosen on {_split_percent()} of the trainings, "
         "and the rates are counted on the others."
-    ).replace("%", " %")
+    )
 
 
 def rates(result: DemoResult) -> str:
@@ -195,17 +193,18 @@ def rests_on(result: DemoResult) -> tuple[tuple[str, str], ...]:
          f"{CLIP_NORM:g} and the divisor {SAMPLING_RATE * STUDENTS:g} are the same in both worlds."),
         ("Threat model", w.THREAT_MODELS["black-box"]),
         ("Score", SCORE[:1].upper() + SCORE[1:] + ": ln p(own club) − ln p(any other). Higher says “in”."),
-        ("Threshold", f"{str(found.policy).split(' (')[0].capitalize()}; the seeds are in demo.json. What was chosen by "
-         "looking at scores is thereby paid for."),
+        ("Threshold", f"Chosen on {_split_percent()} of the trainings, which the bound does not use; the seeds are in "
+         "demo.json. What was chosen by looking at scores is thereby paid for."),
         ("Bound", f"{found.bound.method}; null: {found.bound.null}."),
         ("Confidence", confidence(result)),
         ("δ", WHY_DELTA),
         ("Ceilings", "All right: the bound if every guess had been right. At the claim: the median bound of the best "
          "attacker on a mechanism that leaks exactly the claim."),
-        ("Verdicts", "CONSISTENT: not refuted, although twice the claimed ε would have been with probability 0.8 or more. "
-         "UNDERPOWERED: it would not. VIOLATED: the claimed curve is refuted for any mechanism."),
-        ("Accuracy", f"On {FRESH:,} fresh students from the same generator, none of whom knits; models trained with the "
-         "whole class."),
+        ("Verdicts", f"{_word('consistent')}: not refuted, although twice the claimed ε would have been with "
+         f"probability 0.8 or more. {_word('underpowered')}: it would not. {_word('violated')}: the claimed curve is "
+         "refuted for any mechanism."),
+        ("Accuracy", f"On {FRESH:,} fresh students from the same generator, none of whom knits; models trained with "
+         "the whole class."),
     )  # fmt: skip
 
 
@@ -218,9 +217,14 @@ def interval(rate: Rate) -> str:
     return f"{100 * rate.low:.1f} to {w.percent(rate.high)}"
 
 
-def shown(found: StudentAudit) -> str:
-    """A lower bound as words."""
-    return f"ε ≥ {w.at_least(found.audit.lower)}" if found.audit.lower else "0"
+def share(rate: Rate) -> str:
+    """A rate in percent, never rounded to all or nothing.
+
+    >>> share(Rate(711, 1000, 0.7, 0.8)), share(Rate(1999, 2000, 0.9, 1.0)), share(Rate(10, 10, 0.6, 1.0))
+    ('71.1 %', '99.95 %', '100.0 %')
+    """
+    edge = 0 < rate.hits < rate.trials and not 0.0005 <= rate.value < 0.9995
+    return w.percent(rate.value, 2 if edge else 1)
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -232,8 +236,16 @@ def listed(parts: Sequence[str]) -> str:
     return ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
 
 
-def _told(found: StudentAudit) -> str:
-    return f"an attacker who sees only the model's answer tells {w.percent(found.pairs.value)} of pairs apart"
+def _word(verdict: str) -> str:
+    return w.VERDICTS[verdict][0]
+
+
+def _setting(entry: LevelResult) -> str:
+    return "without privacy" if entry.level.target is None else f"ε = {entry.level.target:g}"
+
+
+def _split_percent() -> str:
+    return w.percent(SPLIT_FRACTION, 0)
 
 
 def _noise(entry: LevelResult) -> float | None:
