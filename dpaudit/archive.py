@@ -171,6 +171,6 @@ def _by_family(trainer: str, sets: Mapping[str, Observations]) -> dict[str, Obse
 
 
 def _family_wise(audits: Sequence[TrainerAudit], significance: float) -> float:
-    """The probability that any true claim is called violated, by the union over all claims (of bounds if there are none)."""
+    """The probability that any true claim is called violated, by the union over all claims (one if there is none)."""
     claims = sum(a.audit.claim is not None for a in audits)
     return float(np.minimum(max(claims, 1) * significance, 1.0))

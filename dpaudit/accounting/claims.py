@@ -93,7 +93,7 @@ class Claim:
     finest: float = 1e-4
 
     @classmethod
-    def dp_sgd(cls, *, noise_multiplier: float, sampling_rate: float, steps: int, sampler: str | None = None) -> Claim:
+    def dp_sgd(cls, *, noise_multiplier: float, sampling_rate: float, steps: int, sampler: str = "poisson") -> Claim:
         """DP-SGD with Poisson sampling, or full batches where ``sampling_rate`` is 1.
 
         Args:
@@ -108,7 +108,7 @@ class Claim:
         noise = check.positive("noise_multiplier", noise_multiplier)
         rate = check.probability("sampling_rate", sampling_rate)
         steps = check.integer("steps", steps, 1)
-        sampler = check.choice("sampler", sampler or "poisson", SAMPLERS)
+        sampler = check.choice("sampler", sampler, SAMPLERS)
         if sampler == "full-batch" and rate != 1.0:
             raise InputError(f"sampling_rate must be 1 for full batches, got {rate!r}")
         if rate == 1.0:

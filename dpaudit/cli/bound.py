@@ -38,10 +38,12 @@ def bound(
     claim = _claim(epsilon, delta, noise_multiplier, sampling_rate, steps)
     assumed: list[str] = []
     if is_archive(file):
-        audits = _stored(file, delta, claim, audit)
+        _refuse_options_of_scores(file, delta, claim, significance, guesses, threshold, coins, calibration)
+        audits = _stored(file, audit)
     else:
         design, assumed = _design(coins, calibration)
-        audits = [_fresh(file, design, claim, delta, significance or 0.05, guesses, threshold)]
+        level = 0.05 if significance is None else significance
+        audits = [_fresh(file, design, claim, delta, level, guesses, threshold)]
     if json:
         say_json(_document(file, audits, assumed))
     else:
@@ -123,13 +125,18 @@ def _tests(obs: Observations, guesses: list[int] | None, threshold: float | None
     return [PlannedTest("guesses", 1 / len(guesses), g) for g in guesses] if guesses else None
 
 
-def _stored(file: Path, delta: float | None, claim: Claim | None, name: str | None) -> list[Audit]:
+def _refuse_options_of_scores(file: Path, *given: object) -> None:
+    from ..errors import InputError
+
+    if any(option is not None for option in given):
+        raise InputError(f"{file} holds a run with its own claims, δ and tests; only --audit can be chosen")
+
+
+def _stored(file: Path, name: str | None) -> list[Audit]:
     """The audits of a finished run, judged again as they were planned."""
     from ..archive import read_archive
     from ..errors import InputError
 
-    if claim is not None or delta is not None:
-        raise InputError(f"{file} holds a run with its own claims and δ, got others; leave them out")
     audits = [entry.audit for entry in read_archive(file).audits]
     chosen = [a for a in audits if name in (None, a.name)]
     if not chosen:

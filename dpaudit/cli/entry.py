@@ -88,10 +88,19 @@ def _ended(given: Sequence[str]) -> int:
         return fail(error.format_message(), MISTAKE, as_json)
     except BrokenPipeError:
         return INTERRUPTED
+    except OSError as error:
+        return _refused_by_the_system(error, as_json)
     except (KeyboardInterrupt, typer.Abort):
         return fail("interrupted; the same command goes on from what is finished", INTERRUPTED, as_json)
     except (Exception, SystemExit) as error:
         return fail(_internal(error), INTERNAL, as_json)
+
+
+def _refused_by_the_system(error: OSError, as_json: bool) -> int:
+    """A file that can't be read or written is the user's to mend; anything else of the system is ours."""
+    if error.filename is None:
+        return fail(_internal(error), INTERNAL, as_json)
+    return fail(f"{error.filename}: {(error.strerror or type(error).__name__).lower()}", MISTAKE, as_json)
 
 
 def _internal(error: BaseException) -> str:
@@ -109,5 +118,7 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _warn(message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+def _warn(
+    message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
     say_aside(f"warning: {' '.join(str(message).split())}")

@@ -153,7 +153,9 @@ def _module(name: str) -> ModuleType:
             and f"{name}.".startswith(f"{error.name}.")
         )
         if own:
-            raise InputError(f"there is no module {name!r} in {os.getcwd()}, beside the spec or on the Python path") from None
+            raise InputError(
+                f"there is no module {name!r} in {os.getcwd()}, beside the spec or on the Python path"
+            ) from None
         raise
     except Exception as error:
         raise InputError(f"module {name!r} could not be imported: {type(error).__name__}: {error}") from error

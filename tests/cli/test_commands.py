@@ -120,9 +120,7 @@ def test_lower_is_recomputed_from_the_stored_observations(tmp_path: Path, capsys
     assert [a["name"] for a in strict(one)["audits"]] == ["sgd"]
 
 
-def test_init_writes_a_spec_that_loads_and_never_overwrites(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_writes_a_spec_that_loads_and_never_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from dpaudit.spec import load_spec
 
     path = tmp_path / "mine.toml"
@@ -190,7 +188,8 @@ def test_account(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["ledgers"][0]["epsilon"] == pytest.approx(2.384, abs=2e-3)
 
 
-GOOD = "run,canary,member,score\n" + "".join(f"{r},{c},{(r * 7 + c * 3) % 2},{r + c}\n" for r in range(4) for c in range(6))
+ROWS = [f"{run},{canary},{(run * 7 + canary * 3) % 2},{run + canary}\n" for run in range(4) for canary in range(6)]
+GOOD = "run,canary,member,score\n" + "".join(ROWS)
 BAD_SCORES = {
     "empty file": ("", "empty"),
     "header only": ("member,score\n", "at least one row"),
@@ -223,8 +222,8 @@ BAD_SPECS = {
     "unknown key": ({"delta = 1e-5": "delta = 1e-5\nepsilonn = 3"}, "unknown key epsilonn"),
     "unknown setting": ({"clip_norm = 1.0": "clipnorm = 1.0"}, "clipnorm"),
     "negative noise": ({"noise_multiplier = 0.0": "noise_multiplier = -1.0"}, "noise_multiplier must be in"),
-    "rate 0": ({"sampling_rate = 0.05, steps = 20 }\n\n[[trainers]]\nname = \"dp": "sampling_rate = 0.0, steps = 20 }\n\n[[trainers]]\nname = \"dp"}, "sampling_rate must be in (0, 1]"),
-    "rate above 1": ({"learning_rate = 2.0, sampling_rate = 0.05": "learning_rate = 2.0, sampling_rate = 1.5"}, "sampling_rate must be in (0, 1]"),
+    "rate 0": ({"2.0, sampling_rate = 0.05": "2.0, sampling_rate = 0.0"}, "sampling_rate must be in (0, 1]"),
+    "rate above 1": ({"2.0, sampling_rate = 0.05": "2.0, sampling_rate = 1.5"}, "sampling_rate must be in (0, 1]"),
     "delta 1": ({"delta = 1e-5": "delta = 1.0"}, "delta"),
     "delta negative": ({"delta = 1e-5": "delta = -0.1"}, "delta"),
     "delta 0": ({"delta = 1e-5": "delta = 0.0"}, "finite"),
@@ -292,6 +291,23 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.
     assert code == 2
     assert "others' files" in err
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = call(capsys, "run", small_spec(tmp_path / "a.toml"), "--out", tmp_path / "file" / "out")
+    assert code == 2
+    assert "not a directory" in err
+    code, _, err = call(capsys, "run", small_spec(tmp_path / "a.toml"), "--out", tmp_path / "file")
+    assert code == 2
+    assert "must be a folder" in err
+
+
+def test_significance_0_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scores_csv(tmp_path / "scores.csv", 1.0)
+    code, _, err = call(capsys, "bound", path, "--delta", "1e-5", "--significance", "0")
+    assert code == 2
+    assert "significance must be in (0, 0.5)" in err
 
 
 def test_report_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
