@@ -31,6 +31,10 @@ class Gaussian:
         """The exact curve."""
         return GaussianCurve(math.sqrt(self.steps) / self.noise_multiplier)
 
+    def epsilon_from_below(self, delta: float) -> float:
+        """The exact ε, rounded down."""
+        return float(self.curve(0.0).epsilon(np.asarray(delta))) * (1 - 1e-12)
+
     def with_noise(self, noise_multiplier: float) -> Gaussian:
         """The same mechanism with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
@@ -53,6 +57,12 @@ class SubsampledGaussian:
 
         return subsampled_gaussian(self.noise_multiplier, self.sampling_rate, self.steps, finest)
 
+    def epsilon_from_below(self, delta: float) -> float:
+        """An ε that is surely spent, by privacy loss distributions rounded for the trainer."""
+        from .pld import epsilon_from_below
+
+        return epsilon_from_below(self.noise_multiplier, self.sampling_rate, self.steps, delta)
+
     def with_noise(self, noise_multiplier: float) -> SubsampledGaussian:
         """The same mechanism with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
@@ -70,6 +80,10 @@ class Pair:
     def curve(self, finest: float) -> Curve:
         """The weakest curve that keeps the promise."""
         return PairCurve(self.at_epsilon, self.at_delta)
+
+    def epsilon_from_below(self, delta: float) -> float:
+        """The curve's own ε."""
+        return float(self.curve(0.0).epsilon(np.asarray(delta)))
 
 
 Mechanism = Gaussian | SubsampledGaussian | Pair
@@ -153,6 +167,10 @@ class Claim:
     def epsilon(self, delta: Any) -> Any:
         """The smallest ε promised at ``delta``, in nats, rounded up; infinite where there is none."""
         return _like(self.curve.epsilon, delta, "delta", 0.0, 1.0)
+
+    def epsilon_from_below(self, delta: float) -> float:
+        """An ε at ``delta`` that the mechanism surely spends: :meth:`epsilon` from the other side."""
+        return self.mechanism.epsilon_from_below(check.delta(delta))
 
     @overload
     def delta(self, epsilon: float) -> float: ...

@@ -153,6 +153,26 @@ class TwiceCurve(Curve):
         return np.where(self.delta(low) <= delta, 0.0, np.where(self.delta(top) <= delta, out, np.inf))
 
 
+@dataclass(frozen=True)
+class LaplaceCurve(Curve):
+    """Lap(0, 1) against Lap(μ, 1), exactly μ-DP (Dong, Roth & Su 2019, proposition A.6). ``mu`` may be an array."""
+
+    mu: Any
+
+    def delta(self, epsilon: Array) -> Array:
+        return np.maximum(-np.expm1((np.asarray(epsilon, float) - self.mu) / 2), 0.0)
+
+    def epsilon(self, delta: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.maximum(self.mu + 2 * np.log1p(-np.asarray(delta, float)), 0.0)
+
+    def reach(self, x: Array) -> Array:
+        x, small = np.asarray(x, float), np.exp(-np.asarray(self.mu, float))
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            middle, steep = small / (4 * (1 - x)), 1 - (1 - x) / small
+        return np.where(x < 0.5, small * x, np.where(x <= 1 - small / 2, middle, steep))
+
+
 class GridCurve(Curve):
     """A curve known by upper bounds of δ on a grid of ε, as a numerical accountant gives it.
 

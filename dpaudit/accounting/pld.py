@@ -47,6 +47,24 @@ def subsampled_gaussian(noise_multiplier: float, sampling_rate: float, steps: in
     return _curve(one.self_compose(steps), _GRID_POINTS if finest < _COARSE_CELL else _COARSE_POINTS)
 
 
+@lru_cache(maxsize=256)
+def epsilon_from_below(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
+    """An ε that the same mechanism surely spends at ``delta``: losses rounded down, tails dropped.
+
+    Every step loses half a cell on average, so the cell shrinks with the number of steps, as far as memory allows.
+    """
+    cell = max(min(1e-4, 0.01 / steps), _spread(noise_multiplier, sampling_rate, steps) / _MOST_CELLS)
+    one = pld.from_gaussian_mechanism(
+        noise_multiplier,
+        sampling_prob=sampling_rate,
+        value_discretization_interval=cell,
+        pessimistic_estimate=False,
+        use_connect_dots=False,
+        log_mass_truncation_bound=_LOG_TAIL,
+    )
+    return max(float(one.self_compose(steps).get_epsilon_for_delta(delta)), 0.0)
+
+
 def _spread(noise_multiplier: float, sampling_rate: float, steps: int) -> float:
     """About how wide the composed privacy loss is, in nats."""
     one = 0.5 / noise_multiplier**2 + 10.0 / noise_multiplier

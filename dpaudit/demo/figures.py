@@ -58,7 +58,7 @@ def source(result: DemoResult) -> Figure:
         Line2D([], [], color=CROWD, lw=1.4, label="everyone else"),
         Line2D([], [], color=LINE, lw=1.4, ls=_DASH, label="the red line: what reaches\npast it is clipped at step 1"),
     ]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.62, 1.0), frameon=False, fontsize=8.5)
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, 1.0), frameon=False, fontsize=8.5)
     return figure
 
 
@@ -68,13 +68,13 @@ def pipeline(result: DemoResult) -> Figure:
     figure, panels = _panels(1, 3, 3.15, ratios=(1, 1, 1.3))
     side = 1.05 * float(np.abs(step.raw[:, 0]).max())
     down = 1.08 * float(-step.raw[:, 1].min())
-    for axes, tips, title in ((panels[0], step.raw, "1  gradients"), (panels[1], step.clipped, "2  clipped")):
+    for axes, tips, title in ((panels[0], step.raw, "gradients"), (panels[1], step.clipped, "clipped")):
         _arrow_map(axes, result, tips, side=side, down=down, up=1.06 * float(step.raw[:, 1].max()))
         _red_line(axes, step.clip_norm)
         _beside(axes, tips[row], f"{_reach(tips[[row]]) / step.clip_norm:.2f} C")
         _title(axes, title)
     _noise_hills(panels[2], result)
-    _title(panels[2], "3  noise on one step's sum")
+    _title(panels[2], "noise on one step's sum")
     return figure
 
 
@@ -89,7 +89,7 @@ def ledger(result: DemoResult) -> Figure:
         axes.plot(steps, spent, color=INK, lw=1.6, ls=style)
         axes.plot(steps[-1:], spent[-1:], "o", color=INK, ms=4.5, clip_on=False)
         noise = getattr(entry.level.trainer, "noise_multiplier", 0.0)
-        axes.annotate(f"ε = {w.at_most(entry.level.epsilon)}   noise {noise:.2f} C", (steps[-1], spent[-1]),
+        axes.annotate(f"ε = {w.at_most(entry.level.epsilon)} · noise {noise:.2f} C", (steps[-1], spent[-1]),
                       xytext=(8, 0), textcoords="offset points", va="center", fontsize=8.5)  # fmt: skip
     axes.set(xlim=(1, last), ylim=(0, None), xticks=[1, *range(10, last + 1, 10)])
     axes.set_xlabel("steps of training", loc="left")
@@ -130,7 +130,7 @@ def rates(result: DemoResult) -> Figure:
     panels[0].axvline(0.5, color=FAINT, lw=0.9, ls=(0, (1, 2)))
     panels[0].text(0.49, -len(result.levels) + 0.47, "guessing", color=FAINT, fontsize=7.5, ha="right", va="bottom")
     for axes, found_of, colour in ((panels[1], _knitter, KNITTER), (panels[2], _ordinary, ORDINARY)):
-        _title(axes, f"TPR ●  FPR ○  {found_of(result.plain).student.name}", colour)
+        _title(axes, f"TPR ● FPR ○ · {found_of(result.plain).student.name}", colour)
         _whiskers(axes, [found_of(e).tpr for e in result.levels], colour, 0.13)
         _whiskers(axes, [found_of(e).fpr for e in result.levels], colour, -0.13, hollow=True)
     for axes in panels:
@@ -212,9 +212,9 @@ def _arrow_map(
 ) -> None:
     """All arrows from one origin, true to scale; the two under test on top."""
     room = result.classroom
-    special = {room.knitter.row: (KNITTER, 0.011), room.ordinary.row: (ORDINARY, 0.010)}
+    special = {room.knitter.row: (KNITTER, 0.030), room.ordinary.row: (ORDINARY, 0.026)}
     rest = [i for i in range(len(tips)) if i not in special]
-    _arrows(axes, tips[rest], CROWD, 0.0045)
+    _arrows(axes, tips[rest], CROWD, 0.011)
     for row, (colour, width) in special.items():
         _arrows(axes, tips[[row]], colour, width)
     axes.set(xlim=(-side, side), ylim=(-down, up or 1.06 * _reach(tips)), aspect="equal", xticks=[], yticks=[])
@@ -224,14 +224,17 @@ def _arrow_map(
 
 def _beside(axes: Axes, tip: FloatArray, words: str) -> None:
     """A label beside the tip of the knitter's arrow."""
-    axes.annotate(words, (float(tip[0]), float(tip[1])), xytext=(8, -1), textcoords="offset points", color=KNITTER, weight="bold", fontsize=9,
-                  va="top")  # fmt: skip
+    axes.annotate(
+        words, (float(tip[0]), float(tip[1])), xytext=(7, 0), textcoords="offset points", color=KNITTER, weight="bold",
+        fontsize=9, va="bottom",
+    )  # fmt: skip
 
 
 def _arrows(axes: Axes, tips: FloatArray, colour: str, width: float) -> None:
+    """Arrows from the origin; ``width`` in inches."""
     zero = np.zeros(len(tips))
     axes.quiver(zero, zero, tips[:, 0], tips[:, 1], color=colour, angles="xy", scale_units="xy", scale=1, width=width,
-                headwidth=3.4, headlength=4.2, headaxislength=3.9, minlength=0, zorder=3)  # fmt: skip
+                units="inches", headwidth=3.6, headlength=4.4, headaxislength=4.0, minlength=0, zorder=3)  # fmt: skip
 
 
 def _red_line(axes: Axes, radius: float) -> None:
@@ -283,7 +286,7 @@ def _score_panel(axes: Axes, found: StudentAudit) -> None:
     axes.set(ylim=(0, 1.45 * high), yticks=[], xlim=(edges[0], edges[-1]))
     axes.spines["left"].set_visible(False)
     lower = w.at_least(found.audit.lower)
-    words = f"TPR {share(found.tpr)}   FPR {share(found.fpr)}   shown: ε ≥ {lower}"
+    words = f"TPR {share(found.tpr)} · FPR {share(found.fpr)} · shown ε ≥ {lower}"
     axes.text(0.0, 0.985, words, transform=axes.transAxes, va="top", ha="left", fontsize=8, color=INK)
 
 
@@ -308,13 +311,16 @@ def _epsilon_row(axes: Axes, found: StudentAudit, y: float, top: float) -> None:
     axes.plot([0, top], [y, y], color=RULE, lw=0.7, zorder=0)
     axes.barh(y, lower, height=0.24, color=colour, zorder=2)
     if found.bound.at_claim is not None and found.bound.at_claim <= top:
-        axes.plot([found.bound.at_claim], [y], ls="none", marker="D", mfc="white", mec=FAINT, ms=4.0, zorder=5)
+        axes.plot([found.bound.at_claim], [y], ls="none", marker="D", mfc="white", mec=FAINT, ms=4.0, zorder=5,
+                  clip_on=False)  # fmt: skip
     if found.bound.perfect <= top:
         axes.plot([found.bound.perfect], [y], ls="none", marker="|", mec=FAINT, ms=8.0, mew=1.2, zorder=3)
     ceiling = found.bound.at_claim or 0.0
     label = ceiling if lower <= ceiling <= lower + 0.09 * top else lower  # not across the diamond
-    axes.text(label + 0.012 * top, y, f"≥ {w.at_least(found.audit.lower)}", va="center", fontsize=8, weight="bold",
-              color=colour, zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})  # fmt: skip
+    axes.text(
+        label + 0.012 * top, y, f"≥ {w.at_least(found.audit.lower)}", va="center", fontsize=8, weight="bold",
+        color=colour, zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+    )  # fmt: skip
     _verdict(axes, found, y)
 
 

@@ -68,7 +68,7 @@ def find_noise(target: float, *, sampling_rate: float, steps: int, delta: float)
         InputError: a setting is out of range.
 
     >>> find_noise(1.0, sampling_rate=1.0, steps=1, delta=1e-5)
-    3.7306
+    3.7311
     """
     goal = math.log(check.positive("target", target))
 

@@ -27,6 +27,7 @@ def demo_page(result: DemoResult, svgs: Mapping[str, str]) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, keep_trailing_newline=True,
+        finalize=lambda value: words.tight(value) if type(value) is str else value,
     )  # fmt: skip
     figures = {name: inline(svg, f"f{i}") for i, (name, svg) in enumerate(svgs.items())}
     return environment.get_template("demo.html.j2").render(

@@ -11,7 +11,7 @@ from .facts import command
 from .outcome import DemoResult, LevelResult, Rate, StudentAudit
 
 WIDTH = 100
-_COLUMNS = (13, 9, 11, 19, 19, 9, 9, 11)
+_COLUMNS = (12, 9, 10, 19, 19, 8, 9, 14)
 
 
 def render_text(result: DemoResult) -> str:
@@ -76,4 +76,6 @@ def _row(*cells: str) -> str:
 
 
 def _wrap(sentence: str, start: str = "") -> Iterator[str]:
-    yield from textwrap.wrap(sentence, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+    indent = " " * len(start)
+    for line in textwrap.wrap(words.tight(sentence), WIDTH, initial_indent=start, subsequent_indent=indent):
+        yield line.replace("\u00a0", " ")

@@ -20,7 +20,7 @@ LIMITS = (
     "One class, made by a generator. Another class, another unusual student or another hobby gives other numbers.",
     f"One attack, which sees {SCORE} and nothing else. An attacker who sees the weights, or every update of the "
     "training, may learn more; DP-SGD's promise covers those attackers too.",
-    "Two of the 60 students. That little was shown on the ordinary one says little of the other 58.",
+    f"Two of the {STUDENTS} students. Nothing here is about the other {STUDENTS - 2}.",
     "A lower bound near 0 is not proof of privacy. It is what this attack reached with so many trainings.",
     "The settings (learning rate, steps, clip norm) were fixed in the program. Choosing them by looking at real data "
     "would cost privacy that no ε here counts.",
@@ -79,11 +79,10 @@ def without_privacy(found: StudentAudit, *, most: bool = False) -> str:
 def with_privacy(name: str, entries: Sequence[tuple[LevelResult, StudentAudit]]) -> str:
     """What the attacker gets on one student at the levels with a promise, beside the accountant's ε."""
     each = [
-        f"{share(found.pairs)} at the accountant's ε = {w.at_most(entry.level.epsilon)} (lower bound "
-        f"{w.at_least(found.audit.lower)})"
+        f"{share(found.pairs)} at ε = {w.at_most(entry.level.epsilon)} (ε ≥ {w.at_least(found.audit.lower)})"
         for entry, found in entries
     ]
-    return f"With DP-SGD, the share of pairs told apart on {name} is {listed(each)}."
+    return f"With DP-SGD, pairs told apart on {name} at the accountant's ε (and the ε shown): {listed(each)}."
 
 
 def verdicts(result: DemoResult) -> str:
@@ -91,8 +90,8 @@ def verdicts(result: DemoResult) -> str:
     found = [s.audit.verdict for entry in result.private for s in entry.students]
     said = [
         (Verdict.VIOLATED, "the claimed curve is refuted"),
-        (Verdict.CONSISTENT, "not refuted, and twice the claimed ε would have been"),
-        (Verdict.UNDERPOWERED, "so few trainings could not refute even twice the claimed ε"),
+        (Verdict.CONSISTENT, "not refuted, and twice the claimed ε would have been with probability 0.8 or more"),
+        (Verdict.UNDERPOWERED, "so few trainings would refute even twice the claimed ε with probability below 0.8"),
     ]
     counted = [f"{found.count(v)} {_word(v.value)} ({what})" for v, what in said if v in found]
     return f"Of {len(found)} tests of the accountant's claims, three levels on two students: {listed(counted)}."
@@ -149,6 +148,16 @@ def pipeline(result: DemoResult) -> str:
     )
 
 
+def clip_and_noise(result: DemoResult) -> str:
+    """How to read the second view."""
+    return (
+        "Left and middle: actual gradients of the whole class, the model still all zeros; true lengths, directions of "
+        f"the hobbies. In training each step draws every student with probability {SAMPLING_RATE:g}. Right: the sum of "
+        "one step along the knitter's gradient, as it falls without the knitter and with, all hills drawn to one "
+        "height; without privacy there is no clip and no noise, only two different numbers."
+    )
+
+
 def ledger(result: DemoResult) -> str:
     """What the third view shows."""
     naive = [
@@ -156,7 +165,7 @@ def ledger(result: DemoResult) -> str:
     ]
     return (
         f"Every one of the {STEPS} steps spends some ε. The accountant adds up privacy losses, not worst cases; "
-        f"adding each step's own ε instead would come to {listed(naive)}."
+        f"adding each step's own ε at δ / {STEPS} would come to {listed(naive)}."
     )
 
 
@@ -225,6 +234,17 @@ def share(rate: Rate) -> str:
     """
     edge = 0 < rate.hits < rate.trials and not 0.0005 <= rate.value < 0.9995
     return w.percent(rate.value, 2 if edge else 1)
+
+
+def tight(text: str) -> str:
+    """The text with no line break between a number and its sign.
+
+    >>> len(tight("5 % at ε = 3").split(" "))
+    3
+    """
+    for loose in (" %", "ε = ", "ε ≥ ", "δ = "):
+        text = text.replace(loose, loose.replace(" ", "\u00a0"))
+    return text
 
 
 def listed(parts: Sequence[str]) -> str:
