@@ -320,6 +320,8 @@ class Bound:
         at_claim: the median bound of an optimal attacker on a mechanism that spends exactly the claim, or None.
         rates: (false positive, false negative) rates at which the bound was reached, if there are such.
         notes: what a reader must know before quoting the number.
+        kind: ``confidence``; or ``credible`` or ``asymptotic``, whose error rate is not promised, and which never feed
+            a verdict.
     """
 
     epsilon: float
@@ -335,6 +337,10 @@ class Bound:
     at_claim: float | None = None
     rates: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
+    kind: str = "confidence"
+
+    def __post_init__(self) -> None:
+        check.choice("kind of a bound", self.kind, ("confidence", "credible", "asymptotic"))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,26 @@
 """Lower bounds on ε from observations. Each says which mechanisms and designs it holds for."""
 
 from .choices import Bonferroni, Fixed, Split
+from .corner import claimed_family, gaussian
+from .credible import jeffreys, joint_beta
+from .families import GaussianFamily, LaplaceFamily
+from .ranks import order_statistics
 from .recursion import one_run_fdp
 from .steinke import one_run
 from .two_worlds import clopper_pearson
 
-__all__ = ["Bonferroni", "Fixed", "Split", "clopper_pearson", "one_run", "one_run_fdp"]
+__all__ = [
+    "Bonferroni",
+    "Fixed",
+    "GaussianFamily",
+    "LaplaceFamily",
+    "Split",
+    "claimed_family",
+    "clopper_pearson",
+    "gaussian",
+    "jeffreys",
+    "joint_beta",
+    "one_run",
+    "one_run_fdp",
+    "order_statistics",
+]

@@ -8,11 +8,10 @@ from .. import check
 from ..accounting.claims import Claim
 from ..accounting.curves import Curve
 from ..errors import InputError
-from ..records import Bound, Observations
+from ..records import BoolArray, Bound, Observations
 from .choices import Split, Threshold
 from .designs import require_runs
 from .families import ClaimFamily, Family, GaussianFamily, largest_refuted
-from .tails import Array
 from .two_worlds import Confusion, confusions, policy, table_counts
 
 METHOD = "corner of Clopper–Pearson limits"
@@ -94,7 +93,7 @@ def parameter_lower(table: Confusion, family: Family, level: float) -> float:
     """The largest parameter whose curve lies above the corner of limits."""
     fpr, fnr = (np.array([v]) for v in table.limits(level))
 
-    def refutes(curve: Curve) -> Array:
+    def refutes(curve: Curve) -> BoolArray:
         return fnr < curve.fnr(fpr)
 
     return largest_refuted(family, refutes)

@@ -1,5 +1,6 @@
 """Bayesian bounds over two worlds. They are credible, not frequentist: how often they exceed the truth is not promised,
-and they never feed a verdict."""
+and they never feed a verdict.
+"""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..accounting.claims import Claim, Pair
 from ..accounting.curves import Curve, GaussianCurve, LaplaceCurve, PairCurve
+from ..records import BoolArray
 from .tails import Array
 
 _MOST = 1e4  # beyond this parameter a search gives up, and reports what it has refuted so far
@@ -109,7 +109,7 @@ def family_of(claim: Claim | None, delta: float) -> Family:
     return PairFamily(delta) if isinstance(claim.mechanism, Pair) else ClaimFamily(claim)
 
 
-def largest_refuted(family: Family, refutes: Callable[[Curve], NDArray[np.bool_]]) -> float:
+def largest_refuted(family: Family, refutes: Callable[[Curve], BoolArray]) -> float:
     """The largest refuted parameter, rounded down; 0 if none is.
 
     Args:
@@ -117,7 +117,7 @@ def largest_refuted(family: Family, refutes: Callable[[Curve], NDArray[np.bool_]
             row. Must be monotone: a curve that is refuted stays so when the parameter falls.
     """
 
-    def refuted(parameters: Array) -> NDArray[np.bool_]:
+    def refuted(parameters: Array) -> BoolArray:
         if family.vector:
             return np.asarray(refutes(family.curve(parameters[:, None]))).reshape(-1)
         return np.array([bool(np.all(refutes(family.curve(p)))) for p in parameters])
@@ -134,7 +134,7 @@ def largest_refuted(family: Family, refutes: Callable[[Curve], NDArray[np.bool_]
     return float(low)
 
 
-def _bracket(refuted: Callable[[Array], NDArray[np.bool_]]) -> tuple[float, float]:
+def _bracket(refuted: Callable[[Array], BoolArray]) -> tuple[float, float]:
     low, high = 0.0, 1.0
     while high < _MOST and refuted(np.array([high]))[0]:
         low, high = high, 2 * high

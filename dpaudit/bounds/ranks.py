@@ -13,7 +13,7 @@ from .. import check
 from ..accounting.claims import Claim
 from ..accounting.curves import Curve, bisect
 from ..errors import InputError
-from ..records import Bound, Observations
+from ..records import BoolArray, Bound, Observations
 from .choices import Fixed
 from .designs import Coins, fair_coins
 from .families import Family, family_of, largest_refuted
@@ -37,10 +37,10 @@ def order_statistics(
 ) -> Bound:
     """Lower bound under a family of independent per-canary channels; the tightest there is, and not for any mechanism.
 
-    Of m coins the ``guesses`` surest are guessed. Under a member of the family, an attacker who guesses r coins makes at
-    most u errors with probability at most E[BinCDF(u; r, g(W))], W ~ Beta(m − r, r + 1), where g(w) is the error rate of
-    the optimal guesses that remain when the share w abstains; any other rule, whatever the scores, makes more errors.
-    Valid for the designs of ``one_run``, if scores are independent given the coins.
+    Of m coins the r surest are guessed. Under a member of the family, whoever guesses r makes at most u errors with
+    probability at most E[BinCDF(u; r, g(W))], W ~ Beta(m − r, r + 1), where g(w) is the error rate of the optimal
+    guesses that remain when the share w abstains; any other rule, whatever the scores, makes more errors. Valid for the
+    designs of ``one_run``, if scores are independent given the coins.
 
     Args:
         obs: scores, shape ``(runs, canaries)``.
@@ -48,8 +48,8 @@ def order_statistics(
         delta: the δ that the refuted member is converted at.
         claim: its recipe with the noise scaled is the family; Gaussian without one.
         family: another family, such as :class:`~dpaudit.bounds.LaplaceFamily`.
-        threshold: guess the scores that are farthest from it, above "in" and below "out"; by default half of the guesses
-            go to the highest scores and half to the lowest.
+        threshold: guess the scores that are farthest from it, above "in" and below "out"; by default half of the
+            guesses go to the highest scores and half to the lowest.
 
     Raises:
         DesignError: the design is not one of ``one_run``.
@@ -65,7 +65,7 @@ def order_statistics(
     got = guess(coins, guesses) if threshold is None else _farthest(coins, guesses, threshold.threshold)
 
     def bound(right: int) -> float:
-        def refutes(curve: Curve) -> Array:
+        def refutes(curve: Curve) -> BoolArray:
             return p_value(curve, got.coins, got.planned, right) < significance
 
         return chosen.epsilon(largest_refuted(chosen, refutes), delta)
@@ -88,7 +88,7 @@ def order_statistics(
 
 
 def p_value(curve: Curve, coins: int, guesses: int, right: int) -> Array:
-    """P[at most ``guesses`` − ``right`` errors] of the optimal attacker; one value, or one per row of a column curve."""
+    """P[at most ``guesses`` − ``right`` errors] of the optimal attacker; one value, or one per row of a curve."""
     errors = guesses - right
     if guesses == coins:
         return np.minimum(_at_most(errors, guesses, error_rates(curve, np.ones(1))).sum(axis=-1) * (1 + SLACK), 1.0)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from .. import check
-from ..accounting.claims import Claim, Pair
-from ..accounting.curves import Curve, GaussianCurve, PairCurve
+from ..accounting.claims import Claim
+from ..accounting.curves import Curve
 from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
+from . import families
 from .designs import fair_coins
+from .families import Family, GaussianFamily, PairFamily, family_of
 from .guessing import guess
 from .ideal import expected_right
 from .tails import SLACK, Array
 
+__all__ = ["GaussianFamily", "PairFamily", "largest_refuted", "one_run_fdp", "p_value", "refutes"]
+
 METHOD = "f-DP recursion (Mahloujifar et al. 2024, algorithm 1)"
 SMALLEST_P = 1e-30
-_COARSE_SLACK = 2e-3
 Reach = Callable[[Array], Array]
 
 
@@ -60,100 +61,13 @@ def p_value(curve: Curve, coins: int, guesses: int, right: int) -> float:
     return float(np.exp(high))
 
 
-class Family(ABC):
-    """A totally ordered family of curves with one parameter; a larger parameter means a larger ε."""
-
-    name: str
-
-    @abstractmethod
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
-        """Which members are refuted, element by element; monotone: True up to a point, False beyond."""
-
-    @abstractmethod
-    def epsilon(self, parameter: float, delta: float) -> float:
-        """The ε of a member, rounded down."""
-
-    step: float = 1.0
-    width: int = 34
-
-
-@dataclass(frozen=True)
-class GaussianFamily(Family):
-    """μ-GDP; the parameter is μ."""
-
-    name = "μ-GDP"
-
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
-        return refutes(GaussianCurve(parameters).reach, coins, guesses, right, np.full(len(parameters), level))
-
-    def epsilon(self, parameter: float, delta: float) -> float:
-        return float(GaussianCurve(parameter).epsilon(np.asarray(delta))) * (1 - SLACK)
-
-
-@dataclass(frozen=True)
-class PairFamily(Family):
-    """(ε, δ)-DP at one δ; the parameter is ε. The only family whose ε says something of any mechanism at that δ."""
-
-    delta: float
-    name = "(ε, δ)"
-
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
-        return refutes(PairCurve(parameters, self.delta).reach, coins, guesses, right, np.full(len(parameters), level))
-
-    def epsilon(self, parameter: float, delta: float) -> float:
-        return parameter
-
-
-@dataclass(frozen=True)
-class ClaimFamily(Family):
-    """The claim's own recipe with its noise divided by the parameter."""
-
-    claim: Claim
-    name = "the claim's recipe, noise scaled"
-    width = 3
-
-    def refuted(self, parameters: Array, coins: int, guesses: int, right: int, level: float) -> BoolArray:
-        return np.array([self._refuted(p, coins, guesses, right, level) for p in parameters])
-
-    def _refuted(self, parameter: float, coins: int, guesses: int, right: int, level: float) -> bool:
-        if parameter == 0.0:
-            return bool(refutes(GaussianCurve(0.0).reach, coins, guesses, right, np.array([level]))[0])
-        curve = self._member(parameter).curve
-        return bool(refutes(curve.reach, coins, guesses, right, np.array([level]))[0])
-
-    def _member(self, parameter: float) -> Claim:
-        return self.claim.coarse().with_noise_scaled(1.0 / parameter)
-
-    def epsilon(self, parameter: float, delta: float) -> float:
-        # The accountant rounds up, by less than this (see dpaudit.accounting.pld).
-        return 0.0 if parameter == 0.0 else self._member(parameter).epsilon(delta) * (1 - _COARSE_SLACK)
-
-
-def family_of(claim: Claim | None, delta: float) -> Family:
-    """The family that the bound is searched in: Gaussian without a claim, else the claim's own."""
-    if claim is None:
-        return GaussianFamily()
-    return PairFamily(delta) if isinstance(claim.mechanism, Pair) else ClaimFamily(claim)
-
-
 def largest_refuted(family: Family, coins: int, guesses: int, right: int, level: float) -> float:
-    """The largest refuted parameter, rounded down; 0 if none is."""
+    """The largest parameter of ``family`` that the counts refute at ``level``, rounded down; 0 if none is."""
 
-    def refuted(parameters: Array) -> BoolArray:
-        return family.refuted(parameters, coins, guesses, right, level)
+    def refuted(curve: Curve) -> BoolArray:
+        return refutes(curve.reach, coins, guesses, right, np.array([level]))
 
-    low, high = 0.0, family.step
-    if not refuted(np.array([0.0]))[0]:
-        return 0.0
-    while refuted(np.array([high]))[0] and high < 1e4:
-        low, high = high, 2 * high
-    tolerance = 1e-8 if family.width > 10 else 2e-3
-    while high - low > tolerance * high:
-        grid = np.linspace(low, high, family.width)[1:-1]
-        edges = np.concatenate([[low], grid, [high]])
-        first = int(np.argmin(np.append(refuted(grid), False)))
-        low, high = edges[first], edges[first + 1]
-    return float(low)
+    return families.largest_refuted(family, refuted)
 
 
 def one_run_fdp(
@@ -180,7 +94,7 @@ def one_run_fdp(
     """
     delta, significance = check.delta(delta), check.significance(significance)
     family = family_of(claim, delta)
-    if delta == 0 and not isinstance(family, PairFamily):
+    if delta == 0 and not family.any_mechanism:
         raise InputError(f"delta must be above 0 for {family.name}, whose ε at 0 is infinite, got 0")
     coins = fair_coins(obs, "one_run_fdp")
     got = guess(coins, guesses)
@@ -195,7 +109,7 @@ def one_run_fdp(
         significance=significance,
         method=f"{METHOD}, family: {family.name}",
         null=f"any mechanism with the curve; ε as in the family {family.name}",
-        any_mechanism=isinstance(family, PairFamily),
+        any_mechanism=family.any_mechanism,
         adjacency=coins.adjacency,
         threshold=f"{got.planned} guesses, fixed beforehand",
         counts=got.counts(),

@@ -85,14 +85,8 @@ def clopper_pearson(
         null=NULL,
         any_mechanism=True,
         adjacency=tested_adjacency(obs.design, obs.shape),
-        threshold=_policy(threshold, obs.shape[1]),
-        counts={
-            "members": best.members,
-            "others": best.others,
-            "missed": best.missed,
-            "false_alarms": best.false_alarms,
-            "tests": len(tables),
-        },
+        threshold=policy(threshold, obs.shape[1]),
+        counts=table_counts(best, len(tables)),
         perfect=max(epsilon_lower(Confusion(t.members, t.others, 0, 0), delta, level) for t in tables),
         at_claim=None if claim is None else _ceiling(claim.curve, best, delta, level),
         rates=best.limits(level),
@@ -195,7 +189,19 @@ def _best_threshold(scores: Array, member: BoolArray, delta: float, significance
     return float(values[at] if at + 1 == len(values) else (values[at] + values[at + 1]) / 2)
 
 
-def _policy(threshold: Threshold, canaries: int) -> str:
+def table_counts(table: Confusion, tests: int) -> dict[str, float]:
+    """For a :class:`~dpaudit.Bound`; ``tests`` is what the significance was divided by."""
+    return {
+        "members": table.members,
+        "others": table.others,
+        "missed": table.missed,
+        "false_alarms": table.false_alarms,
+        "tests": tests,
+    }
+
+
+def policy(threshold: Threshold, canaries: int) -> str:
+    """The threshold policy in words, with what the choice of a canary cost."""
     return str(threshold) + (
         f"; best of {canaries} canaries, significance divided by {canaries}" if canaries > 1 else ""
     )

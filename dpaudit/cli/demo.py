@@ -13,14 +13,16 @@ from .console import progress_bar, say, say_aside
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page and its figures.")] = Path("reports/runs/demo"),
     seed: Annotated[int, typer.Option(help="All randomness comes from it.")] = 1,
-    models: Annotated[int, typer.Option(help="Trainings per student and privacy level, half of them with.")] = 400,
+    models: Annotated[
+        int | None, typer.Option(help="Trainings per student and privacy level, half of them with [default: 4000].")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the facts as one JSON document.")] = False,
 ) -> None:
     """Show what a model gives away about one unusual student, what DP-SGD hides, and what that costs."""
-    from ..demo import render_text, run_demo, write
+    from ..demo import DEFAULT_MODELS, render_text, run_demo, write
 
     with progress_bar("demo") as progress:
-        result = run_demo(out, seed=seed, models=models, progress=progress)
+        result = run_demo(out, seed=seed, models=DEFAULT_MODELS if models is None else models, progress=progress)
     write(result, out)
     if json:
         say((out / "demo.json").read_text(encoding="utf-8").rstrip())
