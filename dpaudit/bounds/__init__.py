@@ -1,6 +1,6 @@
 """Lower bounds on ε from observations. Each says which mechanisms and designs it holds for."""
 
-from .choices import Bonferroni, Fixed, Split
+from .choices import Bonferroni, Fixed, Ranks, Split
 from .corner import claimed_family, gaussian
 from .credible import jeffreys, joint_beta
 from .families import GaussianFamily, LaplaceFamily
@@ -14,6 +14,7 @@ __all__ = [
     "Fixed",
     "GaussianFamily",
     "LaplaceFamily",
+    "Ranks",
     "Split",
     "claimed_family",
     "clopper_pearson",

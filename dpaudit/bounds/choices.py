@@ -59,4 +59,29 @@ class Bonferroni:
         return f"best of {len(self.thresholds)} fixed beforehand, significance divided by {len(self.thresholds)}"
 
 
-Threshold = Fixed | Split | Bonferroni
+@dataclass(frozen=True)
+class Ranks:
+    """The best of several thresholds that are ranks among the scores themselves, fixed beforehand; for two worlds.
+
+    The k-th highest score of the runs without the canary has an exactly known law of false positive rates,
+    Beta(k, n − k + 1), and given that score the misses are binomial; likewise the k-th lowest score with the canary. So
+    no threshold needs to be known beforehand, and the significance is divided by the number of ranks.
+
+    Args:
+        ranks: for both sides, each at least 1; ranks beyond the number of runs are left out (and still paid for).
+    """
+
+    ranks: tuple[int, ...] = (1, 4, 16, 64, 256)
+
+    def __init__(self, ranks: Iterable[int] = (1, 4, 16, 64, 256)) -> None:
+        values = tuple(check.integer("rank", r, 1) for r in ranks)
+        if not values or len(set(values)) != len(values):
+            raise InputError(f"ranks must hold different whole numbers, got {values}")
+        object.__setattr__(self, "ranks", values)
+
+    def __str__(self) -> str:
+        listed = ", ".join(str(r) for r in self.ranks)
+        return f"best of ranks {listed} from either end, significance divided by {2 * len(self.ranks)}"
+
+
+Threshold = Fixed | Split | Bonferroni | Ranks

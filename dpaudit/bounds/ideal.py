@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 from ..accounting.curves import Curve, bisect
 from .tails import at_least, mass, upper_limit
@@ -65,3 +66,25 @@ def _corner_power(fpr: float, fnr: float, most_missed: NDArray[np.int64], member
     alarms = mass(np.arange(others + 1), others, fpr)
     hit = 1.0 - at_least(most_missed + 1, np.full(others + 1, members), fnr)
     return float(min(np.sum(alarms * np.where(most_missed < 0, 0.0, hit)), 1.0))
+
+
+def rank_power(truth: Curve, claimed: Curve, members: int, others: int, ranks: Sequence[int], level: float) -> float:
+    """Probability that the best of ``ranks`` among ideal scores on ``truth`` refutes ``claimed``, each at ``level``.
+
+    The rate above the k-th highest score of n runs without the canary is Beta(k, n − k + 1); given it, the misses are
+    binomial. The curve is symmetric, so the other side is the same with the two numbers of runs exchanged.
+    """
+    sides = ((members, others), (others, members))
+    return max(
+        (_one_rank(truth, claimed, m, n, k, level) for m, n in sides for k in ranks if m > 0 and k <= n), default=0.0
+    )
+
+
+def _one_rank(truth: Curve, claimed: Curve, members: int, others: int, rank: int, level: float) -> float:
+    allowed = float(claimed.fnr(upper_limit(rank - 1, others, level / 2)))
+    limits = upper_limit(np.arange(members + 1), np.full(members + 1, members), level / 2)
+    most_missed = int(np.searchsorted(limits, allowed, side="left")) - 1
+    if most_missed < 0:
+        return 0.0
+    rates = betaincinv(rank, others - rank + 1, (np.arange(100) + 0.5) / 100)
+    return float(np.mean(1.0 - at_least(most_missed + 1, members, truth.fnr(rates))))

@@ -8,9 +8,9 @@ from ..accounting.claims import Claim
 from ..accounting.curves import Curve, TwiceCurve
 from ..records import Design, PlannedTest
 from . import recursion, steinke
-from .choices import Bonferroni, Split
+from .choices import Bonferroni, Ranks, Split
 from .designs import tested_adjacency as tested_adjacency
-from .ideal import guessing_power, threshold_power
+from .ideal import guessing_power, rank_power, threshold_power
 
 TWICE = 2.0
 ENOUGH_POWER = 0.8
@@ -37,12 +37,12 @@ def default_tests(
 ) -> tuple[PlannedTest, ...]:
     """The list of tests for observations of ``shape`` (runs, canaries), from the design and the claim alone.
 
-    Two worlds: one test, with the threshold chosen on half of the runs. Coins: four fifths of the significance go to
+    Two worlds: one test, with thresholds at ranks among the scores. Coins: four fifths of the significance go to
     the number of guesses with the most power against twice the claim (the fewest guesses where several have enough),
     the rest in equal parts to a thirty-second, an eighth and a half of the coins. Without a claim those share all.
     """
     if uses_worlds(design, shape):
-        return (PlannedTest("threshold", 1.0, threshold=Split()),)
+        return (PlannedTest("threshold", 1.0, threshold=Ranks()),)
     coins = _fair_count(design, shape)
     spread = sorted({_even(coins * f) for f in (1 / 32, 1 / 8, 1 / 2)})
     if claim is None:
@@ -130,7 +130,11 @@ def test_power(
         assert test.guesses is not None
         coins = _fair_count(design, shape) if coins is None else coins
         return guesses_power(truth, curve, coins, min(test.guesses, coins), delta, level, scored)
+    others = shape[0] - members
+    if isinstance(test.threshold, Ranks):
+        ranks = test.threshold.ranks
+        return rank_power(truth, curve, members, others, ranks, level / (2 * len(ranks) * shape[1]))
     share = 1.0 - test.threshold.fraction if isinstance(test.threshold, Split) else 1.0
-    inside, outside = round(members * share), round((shape[0] - members) * share)
+    inside, outside = round(members * share), round(others * share)
     tables = shape[1] * (len(test.threshold.thresholds) if isinstance(test.threshold, Bonferroni) else 1)
     return threshold_power(truth, curve, inside, outside, level / tables)

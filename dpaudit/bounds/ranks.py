@@ -18,6 +18,7 @@ from .choices import Fixed
 from .designs import Coins, fair_coins
 from .families import Family, family_of, largest_refuted
 from .guessing import Guesses, guess
+from .searching import GuessCount, best_over
 from .tails import SLACK, Array, at_least
 
 METHOD = "order statistics (Xiang et al. 2025)"
@@ -27,7 +28,7 @@ _CUT_OFF = 1e-13
 
 def order_statistics(
     obs: Observations,
-    guesses: int,
+    guesses: GuessCount,
     *,
     delta: float,
     significance: float = 0.05,
@@ -44,7 +45,7 @@ def order_statistics(
 
     Args:
         obs: scores, shape ``(runs, canaries)``.
-        guesses: how many in all, fixed beforehand.
+        guesses: how many in all, fixed beforehand; a policy as in ``one_run``.
         delta: the δ that the refuted member is converted at.
         claim: its recipe with the noise scaled is the family; Gaussian without one.
         family: another family, such as :class:`~dpaudit.bounds.LaplaceFamily`.
@@ -62,20 +63,32 @@ def order_statistics(
     if threshold is not None and not isinstance(threshold, Fixed):
         raise InputError(f"threshold must be bounds.Fixed or None, got {threshold!r}")
     coins = fair_coins(obs, "order_statistics")
+    return best_over(coins, guesses, significance, lambda *a: _bound(a[0], a[1], a[2], chosen, delta, claim, threshold))
+
+
+def _bound(
+    coins: Coins,
+    guesses: int,
+    level: float,
+    family: Family,
+    delta: float,
+    claim: Claim | None,
+    threshold: Fixed | None,
+) -> Bound:
     got = guess(coins, guesses) if threshold is None else _farthest(coins, guesses, threshold.threshold)
 
     def bound(right: int) -> float:
         def refutes(curve: Curve) -> BoolArray:
-            return p_value(curve, got.coins, got.planned, right) < significance
+            return p_value(curve, got.coins, got.planned, right) < level
 
-        return chosen.epsilon(largest_refuted(chosen, refutes), delta)
+        return family.epsilon(largest_refuted(family, refutes), delta)
 
     return Bound(
         epsilon=bound(got.right),
         delta=delta,
-        significance=significance,
-        method=f"{METHOD}, family: {chosen.name}",
-        null=f"canaries independent given the coins, each with a curve of the family {chosen.name}",
+        significance=level,
+        method=f"{METHOD}, family: {family.name}",
+        null=f"canaries independent given the coins, each with a curve of the family {family.name}",
         any_mechanism=False,
         adjacency=coins.adjacency,
         threshold=_policy(got, threshold),

@@ -12,10 +12,11 @@ from ..accounting.curves import Curve
 from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
 from . import families
-from .designs import fair_coins
+from .designs import Coins, fair_coins
 from .families import Family, GaussianFamily, PairFamily, family_of
 from .guessing import guess
 from .ideal import expected_right
+from .searching import GuessCount, best_over
 from .tails import SLACK, Array
 
 __all__ = ["GaussianFamily", "PairFamily", "largest_refuted", "one_run_fdp", "p_value", "refutes"]
@@ -72,7 +73,7 @@ def largest_refuted(family: Family, coins: int, guesses: int, right: int, level:
 
 def one_run_fdp(
     obs: Observations,
-    guesses: int,
+    guesses: GuessCount,
     claim: Claim | None = None,
     *,
     delta: float,
@@ -87,7 +88,7 @@ def one_run_fdp(
 
     Args:
         obs: scores, shape ``(runs, canaries)``.
-        guesses: how many in all, fixed beforehand; no default.
+        guesses: how many in all, fixed beforehand; a policy as in ``one_run``; no default.
         claim: gives the family; Gaussian if None.
         delta: the δ that the refuted curve is converted at.
         significance: probability that a true curve is refuted.
@@ -97,16 +98,19 @@ def one_run_fdp(
     if delta == 0 and not family.any_mechanism:
         raise InputError(f"delta must be above 0 for {family.name}, whose ε at 0 is infinite, got 0")
     coins = fair_coins(obs, "one_run_fdp")
+    return best_over(coins, guesses, significance, lambda *a: _bound(a[0], a[1], a[2], family, delta, claim))
+
+
+def _bound(coins: Coins, guesses: int, level: float, family: Family, delta: float, claim: Claim | None) -> Bound:
     got = guess(coins, guesses)
 
     def bound(right: int) -> float:
-        return family.epsilon(largest_refuted(family, got.coins, got.planned, right, significance), delta)
+        return family.epsilon(largest_refuted(family, got.coins, got.planned, right, level), delta)
 
-    ceiling = None if claim is None else bound(expected_right(claim.curve, got.coins, got.planned))
     return Bound(
         epsilon=bound(got.right),
         delta=delta,
-        significance=significance,
+        significance=level,
         method=f"{METHOD}, family: {family.name}",
         null=f"any mechanism with the curve; ε as in the family {family.name}",
         any_mechanism=family.any_mechanism,
@@ -114,7 +118,7 @@ def one_run_fdp(
         threshold=f"{got.planned} guesses, fixed beforehand",
         counts=got.counts(),
         perfect=bound(got.planned),
-        at_claim=ceiling,
+        at_claim=None if claim is None else bound(expected_right(claim.curve, got.coins, got.planned)),
         rates=got.rates,
         notes=coins.notes,
     )

@@ -8,9 +8,10 @@ from scipy.special import expit
 from .. import check
 from ..accounting.claims import Claim
 from ..records import Bound, Observations
-from .designs import fair_coins
+from .designs import Coins, fair_coins
 from .guessing import guess
 from .ideal import expected_right
+from .searching import GuessCount, best_over
 from .tails import SLACK, at_most, mass
 
 METHOD = "one run (Steinke et al. 2023, theorem 5.2)"
@@ -21,7 +22,7 @@ NULL = "any (ε, δ)-DP mechanism, however its outputs depend on each other"
 
 def one_run(
     obs: Observations,
-    guesses: int,
+    guesses: GuessCount,
     *,
     delta: float = 0.0,
     significance: float = 0.05,
@@ -34,7 +35,8 @@ def one_run(
 
     Args:
         obs: scores, shape ``(runs, canaries)``.
-        guesses: how many in all, fixed before any score is seen; half of them "in", half "out". There is no default.
+        guesses: how many in all, fixed before any score is seen; half of them "in", half "out". There is no default. A
+            sequence of numbers shares the significance, and a :class:`Split` chooses on a part of the coins.
         delta: the δ of the bound; its price grows with the number of all coins, guessed or not.
         significance: probability that the bound exceeds the true ε.
         claim: only for ``at_claim``, the ceiling of an optimal attacker on a mechanism that spends the claim.
@@ -51,16 +53,19 @@ def one_run(
     """
     delta, significance = check.delta(delta), check.significance(significance)
     coins = fair_coins(obs, "one_run")
+    return best_over(coins, guesses, significance, lambda *a: _bound(a[0], a[1], a[2], delta, claim))
+
+
+def _bound(coins: Coins, guesses: int, level: float, delta: float, claim: Claim | None) -> Bound:
     got = guess(coins, guesses)
 
     def bound(right: int) -> float:
-        return epsilon_lower(got.coins, got.planned, right, delta, significance)
+        return epsilon_lower(got.coins, got.planned, right, delta, level)
 
-    ceiling = None if claim is None else bound(expected_right(claim.curve, got.coins, got.planned))
     return Bound(
         epsilon=bound(got.right),
         delta=delta,
-        significance=significance,
+        significance=level,
         method=METHOD,
         null=NULL,
         any_mechanism=True,
@@ -68,7 +73,7 @@ def one_run(
         threshold=f"{got.planned} guesses, fixed beforehand",
         counts=got.counts(),
         perfect=bound(got.planned),
-        at_claim=ceiling,
+        at_claim=None if claim is None else bound(expected_right(claim.curve, got.coins, got.planned)),
         rates=got.rates,
         notes=coins.notes,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..accounting.claims import Claim
 from ..accounting.curves import Curve
 from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
-from .choices import Bonferroni, Fixed, Split, Threshold
+from .choices import Bonferroni, Fixed, Ranks, Split, Threshold
 from .designs import digest, require_runs, tested_adjacency
 from .tails import Array, log_ratio, upper_limit
 
@@ -58,7 +58,8 @@ def clopper_pearson(
         obs: scores, shape ``(runs, canaries)``; a score above the threshold says "in".
         delta: the δ of the bound.
         significance: probability that the bound exceeds the true ε; half of it goes to each error rate.
-        threshold: :class:`Fixed`, :class:`Split` (the default, half of the runs, seed 0) or :class:`Bonferroni`.
+        threshold: :class:`Fixed`, :class:`Split` (the default, half of the runs, seed 0), :class:`Bonferroni` over
+            thresholds fixed beforehand, or :class:`Ranks` among the scores.
         claim: only for ``at_claim``.
 
     Raises:
@@ -131,8 +132,10 @@ def confusions(obs: Observations, delta: float, significance: float, threshold: 
                 out.extend(_count(scores, member, value) for value in values)
             case Split():
                 out.append(_split(scores, member, threshold, delta, significance)[1])
+            case Ranks(ranks=ranks):
+                out.extend(_at_ranks(scores, member, ranks))
             case _:
-                raise InputError(f"threshold must be Fixed, Split or Bonferroni, got {threshold!r}")
+                raise InputError(f"threshold must be Fixed, Split, Bonferroni or Ranks, got {threshold!r}")
     return out
 
 
@@ -144,6 +147,36 @@ def _count(scores: Array, member: BoolArray, value: float) -> Confusion:
         missed=int((member & ~above).sum()),
         false_alarms=int((above & ~member).sum()),
     )
+
+
+def _at_ranks(scores: Array, member: BoolArray, ranks: tuple[int, ...]) -> list[Confusion]:
+    """One table per rank and side.
+
+    Just under the k-th highest of n scores without the canary, the upper limit of Bin(n) at k − 1 false alarms is the
+    quantile of Beta(k, n − k + 1), the law of the rate above that score; so the table counts k − 1. The other side
+    mirrors it. A rank that there are no scores for shows nothing.
+    """
+    outside, inside = np.sort(scores[~member])[::-1], np.sort(scores[member])
+    high = [_high_rank(scores, member, outside, rank) for rank in ranks]
+    return high + [_low_rank(scores, member, inside, rank) for rank in ranks]
+
+
+def _high_rank(scores: Array, member: BoolArray, outside: Array, rank: int) -> Confusion:
+    if rank > len(outside):
+        return _nothing(member)
+    # Not as counted: with ties fewer scores may lie above, and the rank was not chosen by that.
+    return replace(_count(scores, member, outside[rank - 1]), false_alarms=rank - 1)
+
+
+def _low_rank(scores: Array, member: BoolArray, inside: Array, rank: int) -> Confusion:
+    if rank > len(inside) or not np.isfinite(inside[rank - 1]):
+        return _nothing(member)
+    return replace(_count(scores, member, np.nextafter(inside[rank - 1], -np.inf)), missed=rank - 1)
+
+
+def _nothing(member: BoolArray) -> Confusion:
+    inside, outside = int(member.sum()), int((~member).sum())
+    return Confusion(inside, outside, inside, outside)
 
 
 def chosen_threshold(obs: Observations, policy: Split, *, delta: float, significance: float) -> float:

@@ -94,8 +94,9 @@ def test_decision_and_p_value_are_dual(curve):
 @pytest.mark.parametrize("family", [GaussianFamily(), PairFamily(DELTA)], ids=lambda f: f.name)
 def test_the_bound_is_the_edge_of_what_is_refuted(family):
     edge = largest_refuted(family, 300, 100, 90, SIGNIFICANCE)
-    assert family.refuted(np.array([edge]), 300, 100, 90, SIGNIFICANCE)[0]
-    assert not family.refuted(np.array([edge * (1 + 1e-6)]), 300, 100, 90, SIGNIFICANCE)[0]
+    for parameter, expected in ((edge, True), (edge * (1 + 1e-6), False)):
+        curve = family.curve(np.array(parameter))
+        assert refutes(curve.reach, 300, 100, 90, np.array([SIGNIFICANCE]))[0] == expected
 
 
 def test_p_values_fall_with_every_right_guess():

@@ -1,0 +1,93 @@
+"""How many guesses: a number fixed beforehand, the best of several that were, or one chosen on a part of the coins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from .. import check
+from ..errors import InputError
+from ..records import BoolArray, Bound
+from .choices import Split
+from .designs import Coins, digest
+from .guessing import guess
+from .tails import log_ratio, upper_limit
+
+GuessCount = int | Sequence[int] | Split
+FRACTIONS = tuple(2.0 ** (-i / 2) for i in range(13))
+
+
+def best_over(
+    coins: Coins,
+    guesses: GuessCount,
+    significance: float,
+    bound: Callable[[Coins, int, float], Bound],
+) -> Bound:
+    """The bound under a policy for the number of guesses, with its price paid.
+
+    Args:
+        guesses: a number; several, which share the significance in equal parts; or a :class:`Split`, which chooses the
+            share of coins to guess on a part of them and bounds from the rest.
+        bound: the bound for so many guesses of these coins at this level.
+    """
+    if isinstance(guesses, Split):
+        rest, count, looked = _chosen(coins, guesses, significance)
+        found = bound(rest, count, significance)
+        how = f"{guesses.fraction:.0%} of the coins ({looked}, seed {guesses.seed}), which the bound does not use"
+        return replace(found, threshold=f"{found.threshold.split(',')[0]}, chosen on {how}")
+    if isinstance(guesses, (str, bytes)) or not isinstance(guesses, Sequence):
+        return bound(coins, check.integer("guesses", guesses, 2, len(coins)), significance)
+    return _best_of(coins, guesses, significance, bound)
+
+
+def _best_of(
+    coins: Coins, counts: Sequence[int], significance: float, bound: Callable[[Coins, int, float], Bound]
+) -> Bound:
+    if not counts:
+        raise InputError("guesses must be a number, or at least one in a sequence, got none")
+    found = [bound(coins, count, significance / len(counts)) for count in counts]
+    best = max(found, key=lambda b: b.epsilon)
+    ceilings = [b.at_claim for b in found if b.at_claim is not None]
+    listed = ", ".join(str(c) for c in counts)
+    return replace(
+        best,
+        significance=significance,
+        threshold=f"{best.threshold}; best of {len(counts)} numbers ({listed}), significance divided by {len(counts)}",
+        perfect=max(b.perfect for b in found),
+        at_claim=max(ceilings) if ceilings else None,
+    )
+
+
+def _chosen(coins: Coins, policy: Split, significance: float) -> tuple[Coins, int, int]:
+    """The coins that were not looked at, how many of them to guess, and how many were looked at.
+
+    The part is drawn by score values, from the scores and the seed but from no coin; tied scores stay together, so that
+    the order of the rows never matters.
+    """
+    values, group = np.unique(coins.scores, return_inverse=True)
+    rng = np.random.default_rng([policy.seed, digest(values)])
+    look = (rng.permutation(len(values)) < round(policy.fraction * len(values)))[group]
+    first, rest = _part(coins, look), _part(coins, ~look)
+    if len(first) < 4 or len(rest) < 4:
+        raise InputError(f"a split needs at least 4 coins on either side, got {len(first)} and {len(rest)}")
+    counts = sorted({_even(len(first) * f) for f in FRACTIONS})
+    shown = [_pure_epsilon(first, c, significance) for c in counts]
+    share = counts[int(np.argmax(shown))] / len(first)
+    return rest, min(_even(len(rest) * share), len(rest)), len(first)
+
+
+def _pure_epsilon(coins: Coins, count: int, significance: float) -> float:
+    """The bound at δ = 0, which a number of guesses is chosen by: the log odds of the lower limit of being right."""
+    got = guess(coins, count)
+    wrong = upper_limit(got.planned - got.right, got.planned, significance)
+    return float(log_ratio(1.0 - wrong, wrong))
+
+
+def _part(coins: Coins, keep: BoolArray) -> Coins:
+    return replace(coins, scores=coins.scores[keep], member=coins.member[keep], present=coins.present[keep])
+
+
+def _even(count: float) -> int:
+    return max(2 * int(count / 2), 2)
