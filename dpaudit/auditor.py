@@ -11,8 +11,8 @@ import numpy as np
 from . import check
 from .accounting.claims import Claim
 from .accounting.curves import Curve
-from .bounds import planning, recursion, steinke, two_worlds
-from .bounds.choices import Split
+from .bounds import corner, credible, planning, ranks, recursion, steinke, two_worlds
+from .bounds.choices import Split, Threshold
 from .bounds.designs import fair_coins, tested_adjacency
 from .bounds.guessing import guess
 from .bounds.ideal import expected_right
@@ -119,9 +119,10 @@ def _bounds(
 ) -> list[Bound]:
     level = test.weight * significance
     if test.method == "threshold":
-        found = [
-            two_worlds.clopper_pearson(obs, delta=delta, significance=level, threshold=test.threshold, claim=claim)
-        ]
+        policy = test.threshold
+        found = [two_worlds.clopper_pearson(obs, delta=delta, significance=level, threshold=policy, claim=claim)]
+        if claim is not None and claim.has_recipe and delta > 0:
+            found.append(corner.claimed_family(obs, claim, delta=delta, significance=level, threshold=policy))
     else:
         guesses = _affordable(test, obs)
         anything = claim if claim is not None and not claim.has_recipe else Claim.pair(epsilon=0.0, delta=delta)
@@ -130,8 +131,41 @@ def _bounds(
         found = [steinke.one_run(obs, guesses, delta=delta, significance=level, claim=claim), pair]
         if claim is not None and claim.has_recipe and delta > 0:
             found.append(recursion.one_run_fdp(obs, guesses, claim, delta=delta, significance=level))
+            found.append(ranks.order_statistics(obs, guesses, delta=delta, significance=level, claim=claim))
     label = f"{test.canaries} canaries, {test.attack} on {test.signal}"
     return [replace(b, threshold=f"{b.threshold}; {label}; {test.weight:.3g} of the significance") for b in found]
+
+
+def other_bounds(
+    obs: Observations, claim: Claim | None, *, delta: float, significance: float, tests: Sequence[PlannedTest]
+) -> tuple[Bound, ...]:
+    """Bounds that no verdict rests on, each at the whole significance: credible ones, and Gaussian families.
+
+    Args:
+        tests: of the audit; the first one's threshold or number of guesses is used.
+    """
+    if obs.design.calibration == "cross":
+        return ()
+    first = tests[0]
+    if first.method == "threshold":
+        found = _other_worlds(obs, claim, delta, significance, first.threshold)
+    else:
+        guesses = _affordable(first, obs)
+        gaussians = (recursion.one_run_fdp, ranks.order_statistics) if delta > 0 else ()
+        found = [method(obs, guesses, delta=delta, significance=significance) for method in gaussians]
+    return tuple(replace(b, threshold=f"{b.threshold}; no verdict rests on it") for b in found)
+
+
+def _other_worlds(
+    obs: Observations, claim: Claim | None, delta: float, significance: float, policy: Threshold
+) -> list[Bound]:
+    found = [
+        credible.joint_beta(obs, delta=delta, significance=significance, threshold=policy),
+        credible.jeffreys(obs, delta=delta, significance=significance, threshold=policy),
+    ]
+    if delta > 0:
+        found.append(corner.gaussian(obs, delta=delta, significance=significance, threshold=policy, claim=claim))
+    return found
 
 
 def _pair_ceiling(bound: Bound, claim: Claim, delta: float, level: float) -> float:
@@ -153,7 +187,8 @@ def _finding(test: PlannedTest, obs: Observations, claim: Claim, delta: float, s
     coins = scored = None
     if test.method == "threshold":
         tables = two_worlds.confusions(obs, delta, test.weight * significance, test.threshold)
-        p_value, rates = two_worlds.p_value(tables, curve), tables[0].rates
+        p_value, best = two_worlds.p_value(tables, curve)
+        rates = best.rates
         method, threshold = two_worlds.METHOD, str(test.threshold)
     else:
         found = fair_coins(obs, "guesses")
@@ -198,13 +233,14 @@ def _decide(
     power = None if claim is None else max((f.power for f in findings), default=0.0)
     recipe = [b.epsilon for b in bounds if not b.any_mechanism]
     lower = 0.0 if barred else max((b.epsilon for b in bounds if b.any_mechanism), default=0.0)
+    if_recipe = max(recipe) if recipe and not barred else None
     upper, notes = _upper(claim, obs, delta)
     p_value = None if claim is None else _least_p_value(findings, lower, upper, significance)
     verdict = _verdict(p_value, power, significance)
     return Audit(
         verdict=verdict,
         lower=lower,
-        lower_if_recipe=max(recipe) if recipe and not barred else None,
+        lower_if_recipe=if_recipe,
         upper=upper,
         p_value=p_value,
         delta=delta,
@@ -217,7 +253,17 @@ def _decide(
         reason=barred or _reason(verdict, lower, upper, p_value, power, delta),
         claim=claim,
         name=name,
-        notes=notes,
+        notes=notes + _disagreement(verdict, if_recipe, upper),
+    )
+
+
+def _disagreement(verdict: Verdict, if_recipe: float | None, upper: float | None) -> tuple[str, ...]:
+    """A warning where the recipe falls and the curve does not."""
+    if verdict is Verdict.VIOLATED or if_recipe is None or upper is None or if_recipe <= upper:
+        return ()
+    return (
+        "the bound under the recipe is above the claim, the bound for any mechanism is not: the mechanism is not the "
+        "stated recipe, or its canaries depend on each other; that alone does not refute the claimed ε",
     )
 
 
@@ -280,6 +326,8 @@ def _rounded(value: float | None, *, down: bool) -> str:
     """Two decimals, towards the safe side."""
     if value is None:
         return "none"
+    if math.isinf(value):
+        return "∞"
     return f"{(math.floor if down else math.ceil)(round(100 * value, 6)) / 100:.2f}"
 
 

@@ -1,9 +1,11 @@
 """Lower bounds on ε from observations. Each says which mechanisms and designs it holds for."""
 
+from .betting import sequential
 from .choices import Bonferroni, Fixed, Ranks, Split
 from .corner import claimed_family, gaussian
 from .credible import jeffreys, joint_beta
 from .families import GaussianFamily, LaplaceFamily
+from .lifted import lidp
 from .ranks import order_statistics
 from .recursion import one_run_fdp
 from .steinke import one_run
@@ -21,7 +23,9 @@ __all__ = [
     "gaussian",
     "jeffreys",
     "joint_beta",
+    "lidp",
     "one_run",
     "one_run_fdp",
     "order_statistics",
+    "sequential",
 ]

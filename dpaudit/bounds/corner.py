@@ -83,8 +83,8 @@ def _bound(
         adjacency=obs.design.adjacency,
         threshold=policy(threshold, obs.shape[1]),
         counts=table_counts(best, len(tables)),
-        perfect=family.epsilon(perfect, delta),
-        at_claim=None if claim is None else family.epsilon(_at_claim(claim.curve, best, family, level), delta),
+        perfect=family.ceiling(perfect, delta),
+        at_claim=None if claim is None else family.ceiling(_at_claim(claim.curve, best, family, level), delta),
         rates=best.limits(level),
     )
 

@@ -39,6 +39,10 @@ class Family(ABC):
     def epsilon(self, parameter: float, delta: float) -> float:
         """The ε of a member at ``delta``, not above the truth."""
 
+    def ceiling(self, parameter: float, delta: float) -> float:
+        """The ε of a member for ceilings, which bound nothing: as near as is quick."""
+        return self.epsilon(parameter, delta)
+
 
 @dataclass(frozen=True)
 class GaussianFamily(Family):
@@ -100,6 +104,9 @@ class ClaimFamily(Family):
     def epsilon(self, parameter: float, delta: float) -> float:
         # Tested against the pessimistic curve, converted by the optimistic one: both errors fall on the claim's side.
         return 0.0 if parameter == 0.0 else self._member(parameter).epsilon_from_below(delta)
+
+    def ceiling(self, parameter: float, delta: float) -> float:
+        return 0.0 if parameter == 0.0 else self._member(parameter).epsilon(delta)
 
 
 def family_of(claim: Claim | None, delta: float) -> Family:

@@ -77,14 +77,17 @@ def _bound(
 ) -> Bound:
     got = guess(coins, guesses) if threshold is None else _farthest(coins, guesses, threshold.threshold)
 
-    def bound(right: int) -> float:
+    def parameter(right: int) -> float:
         def refutes(curve: Curve) -> BoolArray:
             return p_value(curve, got.coins, got.planned, right) < level
 
-        return family.epsilon(largest_refuted(family, refutes), delta)
+        return largest_refuted(family, refutes)
+
+    def ceiling(right: int) -> float:
+        return family.ceiling(parameter(right), delta)
 
     return Bound(
-        epsilon=bound(got.right),
+        epsilon=family.epsilon(parameter(got.right), delta),
         delta=delta,
         significance=level,
         method=f"{METHOD}, family: {family.name}",
@@ -93,8 +96,8 @@ def _bound(
         adjacency=coins.adjacency,
         threshold=_policy(got, threshold),
         counts=got.counts(),
-        perfect=bound(got.planned),
-        at_claim=None if claim is None else bound(got.planned - _median_errors(claim.curve, got)),
+        perfect=ceiling(got.planned),
+        at_claim=None if claim is None else ceiling(got.planned - _median_errors(claim.curve, got)),
         rates=got.rates,
         notes=coins.notes,
     )

@@ -104,11 +104,14 @@ def one_run_fdp(
 def _bound(coins: Coins, guesses: int, level: float, family: Family, delta: float, claim: Claim | None) -> Bound:
     got = guess(coins, guesses)
 
-    def bound(right: int) -> float:
-        return family.epsilon(largest_refuted(family, got.coins, got.planned, right, level), delta)
+    def parameter(right: int) -> float:
+        return largest_refuted(family, got.coins, got.planned, right, level)
+
+    def ceiling(right: int) -> float:
+        return family.ceiling(parameter(right), delta)
 
     return Bound(
-        epsilon=bound(got.right),
+        epsilon=family.epsilon(parameter(got.right), delta),
         delta=delta,
         significance=level,
         method=f"{METHOD}, family: {family.name}",
@@ -117,8 +120,8 @@ def _bound(coins: Coins, guesses: int, level: float, family: Family, delta: floa
         adjacency=coins.adjacency,
         threshold=f"{got.planned} guesses, fixed beforehand",
         counts=got.counts(),
-        perfect=bound(got.planned),
-        at_claim=None if claim is None else bound(expected_right(claim.curve, got.coins, got.planned)),
+        perfect=ceiling(got.planned),
+        at_claim=None if claim is None else ceiling(expected_right(claim.curve, got.coins, got.planned)),
         rates=got.rates,
         notes=coins.notes,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,17 +102,23 @@ def epsilon_lower(table: Confusion, delta: float, level: float) -> float:
     return float(max(log_ratio(1 - delta - fnr, fpr), log_ratio(1 - delta - fpr, fnr)))
 
 
-def p_value(tables: list[Confusion], curve: Curve) -> float:
-    """The smallest level at which some table refutes the curve: its corner of limits lies strictly below it."""
+def p_value(tables: Sequence[Confusion], curve: Curve) -> tuple[float, Confusion]:
+    """The smallest level at which some table refutes the curve, each at its share of it; and that table."""
+    values = [_p_value(table, curve) for table in tables]
+    best = int(np.argmin(values))
+    return min(values[best] * len(tables), 1.0), tables[best]
+
+
+def _p_value(table: Confusion, curve: Curve) -> float:
+    """The smallest level at which the corner of limits lies strictly below the curve."""
 
     def refuted(level: float) -> bool:
-        return any(
-            fnr < float(curve.fnr(np.asarray(fpr))) for fpr, fnr in (t.limits(level / len(tables)) for t in tables)
-        )
+        fpr, fnr = table.limits(level)
+        return fnr < float(curve.fnr(np.asarray(fpr)))
 
-    low, high = math.log(1e-30), 0.0
     if not refuted(1.0):
         return 1.0
+    low, high = math.log(1e-30), 0.0
     while high - low > 1e-6:
         middle = (low + high) / 2
         low, high = (low, middle) if refuted(math.exp(middle)) else (middle, high)

@@ -11,7 +11,7 @@ from .console import UNDERPOWERED, VIOLATED, number, say, say_json, table
 
 if TYPE_CHECKING:
     from ..accounting import Claim
-    from ..records import Audit, Design, Observations, PlannedTest
+    from ..records import Audit, Bound, Design, Observations, PlannedTest
 
 _COLUMNS = ("ε at least", "δ", "confidence", "method", "holds for", "neighbours", "threshold", "perfect", "at claim")
 
@@ -37,18 +37,20 @@ def bound(
 
     claim = _claim(epsilon, delta, noise_multiplier, sampling_rate, steps)
     assumed: list[str] = []
+    others: tuple[Bound, ...] = ()
     if is_archive(file):
         _refuse_options_of_scores(file, delta, claim, significance, guesses, threshold, coins, calibration)
         audits = _stored(file, audit)
     else:
         design, assumed = _design(coins, calibration)
         level = 0.05 if significance is None else significance
-        audits = [_fresh(file, design, claim, delta, level, guesses, threshold)]
+        one, others = _fresh(file, design, claim, delta, level, guesses, threshold)
+        audits = [one]
     if json:
-        say_json(_document(file, audits, assumed))
+        say_json(_document(file, audits, others, assumed))
     else:
         for one in audits:
-            _print(one, assumed)
+            _print(one, others, assumed)
     return _exit_code(audits, require_power)
 
 
@@ -98,14 +100,16 @@ def _fresh(
     significance: float,
     guesses: list[int] | None,
     threshold: float | None,
-) -> Audit:
-    from ..auditor import audit
+) -> tuple[Audit, tuple[Bound, ...]]:
+    from ..auditor import audit, other_bounds
+    from ..bounds.planning import default_tests
     from ..data.scores import read_scores
 
     delta = _required(delta)
     obs = read_scores(file, design)
-    tests = _tests(obs, guesses, threshold)
-    return audit(obs, claim, delta=delta, significance=significance, tests=tests, name=file.name)
+    tests = _tests(obs, guesses, threshold) or default_tests(design, obs.shape, claim, delta, significance)
+    judged = audit(obs, claim, delta=delta, significance=significance, tests=tests, name=file.name)
+    return judged, other_bounds(obs, claim, delta=delta, significance=significance, tests=tests)
 
 
 def _tests(obs: Observations, guesses: list[int] | None, threshold: float | None) -> list[PlannedTest] | None:
@@ -144,8 +148,8 @@ def _stored(file: Path, name: str | None) -> list[Audit]:
     return chosen
 
 
-def _document(file: Path, audits: list[Audit], assumed: list[str]) -> dict[str, Any]:
-    from ..report.facts import judged, plain
+def _document(file: Path, audits: list[Audit], others: tuple[Bound, ...], assumed: list[str]) -> dict[str, Any]:
+    from ..report.facts import judged, plain, stated
 
     worst = max(audits, key=lambda a: a.verdict.severity)
     content = {
@@ -154,17 +158,18 @@ def _document(file: Path, audits: list[Audit], assumed: list[str]) -> dict[str, 
         "assumed": assumed,
         "verdict": worst.verdict,
         "audits": [judged(a) for a in audits],
+        "other_bounds": [stated(b) for b in others],
     }
     out: dict[str, Any] = plain(content)
     return out
 
 
-def _print(audit: Audit, assumed: list[str]) -> None:
+def _print(audit: Audit, others: tuple[Bound, ...], assumed: list[str]) -> None:
     say(f"{audit.name}: {audit.verdict.value.upper()}, {audit.reason}")
     for sentence in assumed:
         say(f"assumed: {sentence}")
     say("")
-    table(_COLUMNS, [_row(b) for b in audit.bounds])
+    table(_COLUMNS, [_row(b) for b in (*audit.bounds, *others)])
     say("")
     facts = [f"lower {number(audit.lower)} (any mechanism)"]
     if audit.lower_if_recipe is not None:
@@ -174,13 +179,13 @@ def _print(audit: Audit, assumed: list[str]) -> None:
     if audit.p_value is not None and audit.power is not None:
         facts.append(f"p-value {audit.p_value:.3g}, power against twice the claim {audit.power:.2f}")
     say(f"{'; '.join(facts)}; δ = {audit.delta:g}, error probability {audit.error_probability:g}")
-    for note in dict.fromkeys(n for b in audit.bounds for n in b.notes):
+    for note in dict.fromkeys([*audit.notes, *(n for b in (*audit.bounds, *others) for n in b.notes)]):
         say(f"note: {note}")
 
 
-def _row(b: Any) -> tuple[str, ...]:
-    holds = b.null if b.any_mechanism else f"{b.null} (recipe)"
-    confidence = f"{100 * (1 - b.significance):.4g} %"
+def _row(b: Bound) -> tuple[str, ...]:
+    holds = b.null if b.any_mechanism or b.kind != "confidence" else f"{b.null} (recipe)"
+    confidence = f"{100 * (1 - b.significance):.4g} %" + ("" if b.kind == "confidence" else f" {b.kind}")
     return (
         number(b.epsilon),
         f"{b.delta:g}",

@@ -96,7 +96,7 @@ def judged(audit: Audit) -> dict[str, Any]:
         "threat_model": audit.design.threat_model,
         "design": asdict(audit.design),
         "claim": None if audit.claim is None else audit.claim.summary(audit.delta),
-        "bounds": [_bound(b) for b in audit.bounds],
+        "bounds": [stated(b) for b in audit.bounds],
         "findings": [_finding(f) for f in audit.findings],
         **_judgement(audit),
         "notes": audit.notes,
@@ -120,13 +120,15 @@ def _judgement(audit: Audit) -> dict[str, Any]:
     return {name: getattr(audit, name) for name in names.split()}
 
 
-def _bound(bound: Bound) -> dict[str, Any]:
+def stated(bound: Bound) -> dict[str, Any]:
+    """A bound with everything that it says of itself."""
     return {
         "epsilon": bound.epsilon,
         "delta": bound.delta,
         "significance": bound.significance,
         "method": bound.method,
         "null": bound.null,
+        "kind": bound.kind,
         "any_mechanism": bound.any_mechanism,
         "adjacency": bound.adjacency,
         "threshold": bound.threshold,

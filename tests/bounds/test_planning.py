@@ -80,7 +80,7 @@ def test_power_of_a_threshold_against_simulation(runs, claimed):
         alarms, missed = rng.binomial(runs, fpr, REPETITIONS), rng.binomial(runs, fnr, REPETITIONS)
         for a, m in zip(alarms, missed, strict=True):
             if (a, m) not in decided:
-                decided[a, m] = p_value([Confusion(runs, runs, int(m), int(a))], curve) < LEVEL
+                decided[a, m] = p_value([Confusion(runs, runs, int(m), int(a))], curve)[0] < LEVEL
         best = max(best, np.mean([decided[a, m] for a, m in zip(alarms, missed, strict=True)]))
     assert threshold_power(truth, curve, runs, runs, LEVEL) == pytest.approx(best, abs=TOLERANCE)
 
@@ -131,7 +131,7 @@ def test_weights_of_the_default_list_sum_to_one(claim, design, shape):
 def test_worlds_get_one_test_of_thresholds():
     for design in (Design(coins="worlds"), Design(coins="fixed")):
         (test,) = default_tests(design, (100, 1), None, DELTA, LEVEL)
-        assert (test.method, test.weight, test.threshold) == ("threshold", 1.0, bounds.Split())
+        assert (test.method, test.weight, test.threshold) == ("threshold", 1.0, bounds.Ranks())
 
 
 def test_the_default_list_needs_no_scores():

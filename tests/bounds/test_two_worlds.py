@@ -81,7 +81,8 @@ def test_every_small_table_against_the_formula():
 @pytest.mark.parametrize("curve", [GaussianCurve(1.0), PairCurve(1.0, 1e-3)], ids=["gaussian", "pair"])
 def test_p_value_is_where_the_corner_meets_the_curve(curve):
     table = Confusion(200, 150, 20, 10)
-    p = p_value([table], curve)
+    p, found = p_value([table], curve)
+    assert found == table
     fpr, fnr = table.limits(p)
     assert 1e-12 < p < 0.5
     assert fnr == pytest.approx(float(curve.fnr(np.asarray(fpr))), abs=1e-5)
@@ -91,16 +92,16 @@ def test_p_value_is_where_the_corner_meets_the_curve(curve):
 def test_bound_and_p_value_are_dual_for_a_pair(tables):
     counted = [Confusion(200, 200, 30, 15)] + [Confusion(200, 200, 100, 100)] * (tables - 1)
     edge = epsilon_lower(counted[0], 1e-3, SIGNIFICANCE / tables)
-    assert p_value(counted, PairCurve(edge * (1 - 1e-6), 1e-3)) <= SIGNIFICANCE
-    assert p_value(counted, PairCurve(edge * (1 + 1e-6), 1e-3)) > SIGNIFICANCE
+    assert p_value(counted, PairCurve(edge * (1 - 1e-6), 1e-3))[0] <= SIGNIFICANCE
+    assert p_value(counted, PairCurve(edge * (1 + 1e-6), 1e-3))[0] > SIGNIFICANCE
 
 
 def test_a_table_that_fits_has_p_value_one():
-    assert p_value([Confusion(100, 100, 50, 50)], GaussianCurve(0.5)) == 1.0
+    assert p_value([Confusion(100, 100, 50, 50)], GaussianCurve(0.5))[0] == 1.0
 
 
 def test_p_values_reach_far_below_rounding():
-    assert 1e-30 <= p_value([Confusion(500, 500, 0, 0)], PairCurve(0.1, 0.0)) < 1e-25
+    assert 1e-30 <= p_value([Confusion(500, 500, 0, 0)], PairCurve(0.1, 0.0))[0] < 1e-25
 
 
 def test_a_score_at_the_threshold_says_out():
@@ -199,7 +200,7 @@ def test_the_ceiling_of_a_claim():
 
 @pytest.mark.parametrize("threshold", [0.5, "split", (0.1, 0.2)])
 def test_a_threshold_is_a_policy(threshold):
-    with pytest.raises(InputError, match="threshold must be Fixed, Split or Bonferroni"):
+    with pytest.raises(InputError, match="threshold must be Fixed, Split, Bonferroni or Ranks"):
         bounds.clopper_pearson(gaussian_worlds(10, 1.0), threshold=threshold)
 
 
