@@ -19,7 +19,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 Array = NDArray[np.float64]
 Lookup = Callable[[Array], Array]
 LARGEST_EXPONENT = 700.0
-_TERNARY_ROUNDS = 100
+_GRID, _ROUNDS = np.linspace(0.0, 1.0, 33), 14  # narrows the search 16-fold each time
 
 
 class Curve(ABC):
@@ -137,13 +137,14 @@ class TwiceCurve(Curve):
 
     def delta(self, epsilon: Array) -> Array:
         # δ(ε) = sup_x x − e^ε reach(x) over the probability x of an event, concave in x; Dong et al., proposition 6.
-        growth = np.exp(np.minimum(np.asarray(epsilon, float), LARGEST_EXPONENT))
+        growth = np.exp(np.minimum(np.asarray(epsilon, float), LARGEST_EXPONENT))[..., None]
         low, high = np.zeros_like(growth), np.ones_like(growth)
-        for _ in range(_TERNARY_ROUNDS):
-            a, b = low + (high - low) / 3, high - (high - low) / 3
-            rising = a - growth * self.reach(a) < b - growth * self.reach(b)
-            low, high = np.where(rising, a, low), np.where(rising, high, b)
-        return np.clip(high - growth * self.reach(low), 0.0, 1.0)
+        for _ in range(_ROUNDS):
+            x = low + (high - low) * _GRID
+            best = np.argmax(x - growth * self.reach(x), axis=-1, keepdims=True)
+            low = np.take_along_axis(x, np.maximum(best - 1, 0), axis=-1)
+            high = np.take_along_axis(x, np.minimum(best + 1, len(_GRID) - 1), axis=-1)
+        return np.clip(high - growth * self.reach(low), 0.0, 1.0)[..., 0]
 
     def epsilon(self, delta: Array) -> Array:
         delta = np.asarray(delta, float)

@@ -293,7 +293,7 @@ def _run(scores: ArrayLike, member: ArrayLike, canaries: int | None) -> tuple[Ar
         raise InputError(f"scores must be of the {canaries} canaries that the first run had, got {len(values)}")
     if not np.isfinite(values).all():
         raise InputError(f"scores must be finite, got NaN or infinity in {int((~np.isfinite(values)).sum())} places")
-    if flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
+    if flags.dtype.kind not in "biuf" or not ((flags == 0) | (flags == 1)).all():
         raise InputError(f"member must be true or false (1 or 0), got {flags.dtype} with other values")
     return values, flags.astype(bool)
 

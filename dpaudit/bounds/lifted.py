@@ -85,8 +85,9 @@ def lidp(
     **What is assumed.** Canaries are exchangeable within a run: drawn alike, or put in and out at random, so that any
     two members of a run are like any other two. They do not interfere: what a canary's score looks like depends on its
     own coin, not on how many others are in. (The paper tests its null world on one canary that was left out; here the
-    out-canaries of a run take that part.) Runs are independent, and many: the intervals are normal approximations, with no promise
-    of coverage. Members and others of one run may be correlated: each limit is one-sided with half the significance.
+    out-canaries of a run take that part.) Runs are independent, and many: the intervals are normal approximations, with
+    no promise of coverage. Members and others of one run may be correlated: each limit is one-sided and takes half of
+    the significance.
 
     Args:
         obs: scores, shape ``(runs, canaries)``; designs fair, fixed, worlds and (conditionally) unknown. Pairs never

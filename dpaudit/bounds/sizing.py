@@ -16,14 +16,14 @@ from scipy.special import betaincinv
 
 from .. import check
 from ..accounting.claims import Claim, Gaussian
-from ..accounting.curves import Curve
 from ..errors import InputError
 from ..records import Observations, PlannedTest
 from . import ranks, recursion, steinke
 from .choices import Fixed, Ranks, Split, Threshold
 from .families import family_of, largest_refuted
+from .halves import HalfAndHalf
 from .ideal import error_rate
-from .tails import SLACK, Array, at_least, at_most, mass, upper_limit
+from .tails import SLACK, Array, at_most, mass, upper_limit
 from .two_worlds import clopper_pearson
 
 CANARIES = 40
@@ -154,10 +154,10 @@ def size(
         InputError: an argument is out of range, or the claim's ε at ``delta`` is 0 or infinite.
 
     >>> found = {s.design: s for s in size(Claim.pair(epsilon=4.0, delta=1e-5), delta=1e-5)}
-    >>> found["worlds-fixed"].runs > 5 * found["one-canary"].runs > 5 * 165
-    False
-    >>> found["one-run"].runs, found["one-run"].power >= 0.9
-    (1, True)
+    >>> found["worlds-fixed"].runs, found["one-canary"].runs, found["pooled"].runs
+    (412, 194, 5)
+    >>> recommend(tuple(found.values())).size.design
+    'pooled'
     """
     question = _question(claim, delta, factor, power, significance)
     canaries = check.integer("canaries", canaries, 1)
@@ -198,14 +198,13 @@ def _why(best: Size, by_design: dict[str, Size]) -> str:
     if best.guesses is None:
         return f"{best.runs:,} runs, half with and half without one canary, are the fewest"
     worlds = [s.runs for name, s in by_design.items() if name.startswith("worlds-") and s.runs and not s.at_least]
-    others = (
-        f"where two worlds with one canary take {min(worlds):,} runs" if worlds else "and two worlds have it nowhere"
-    )
+    others = f"where two worlds take {min(worlds):,} runs" if worlds else "where two worlds are out of reach"
     runs = "1 run" if best.runs == 1 else f"{best.runs:,} runs"
-    return (
-        f"{best.coins:,} coins pooled over {runs} of {best.canaries:,} have the power, {others}; even an attacker who is "
-        f"always right needs {best.floor:,} coins. Guess {best.guesses:,} of them in all, fixed beforehand"
-    )
+    why = f"{best.coins:,} coins from {runs} of {best.canaries:,} canaries have the power, {others}"
+    if best.floor is None or best.coins is None or 2 * best.floor < best.coins:
+        return why
+    cheap = "" if best.canaries == 1 else ", and canaries are the cheap way to have them"
+    return f"{why}; even an attacker who is always right needs {best.floor:,} coins{cheap}"
 
 
 def _question(claim: Claim, delta: float, factor: float, power: float, significance: float) -> _Question:
@@ -221,22 +220,39 @@ def _question(claim: Claim, delta: float, factor: float, power: float, significa
 # --- searching -------------------------------------------------------------------------------------------------------
 
 
-def _smallest(has_power: Callable[[int], bool], first: int, most: int) -> tuple[int | None, str]:
-    """A number that has the power while the next smaller one has not, and what was tried; None if none is found.
+@dataclass(frozen=True)
+class _Search:
+    """What came of looking for a number that has the power; ``number`` is None if none up to ``limit`` was found."""
+
+    number: int | None
+    searched: str
+    limit: int
+    reason: str = ""
+
+    def out_of_reach(self, unit: str, each: int = 1) -> OutOfReach:
+        return OutOfReach(each * self.limit, unit, self.reason)
+
+
+def _smallest(power: Callable[[int], float], wanted: float, first: int, most: int) -> _Search:
+    """Look for a number that has the power while the next smaller one has not.
 
     Counts are discrete, so power may fall a little as numbers grow: smaller ones may have it too.
     """
-    tried = [first]
-    while not has_power(tried[-1]):
-        if tried[-1] == most:
-            return None, f"doubled from {first:,} to {most:,}"
-        tried.append(min(2 * tried[-1], most))
-    low, high = (tried[-2], tried[-1]) if len(tried) > 1 else (first - 1, first)
-    doubled = f"doubled from {first:,} to {high:,}, then halved the gap"
+    tried = {first: power(first)}
+    high = first
+    while tried[high] < wanted:
+        if high == most:
+            best = max(tried, key=lambda n: tried[n])
+            reason = f"the largest power on the way was {tried[best]:.2g}"
+            return _Search(None, f"doubled from {first:,} to {most:,}", most, reason)
+        high = min(2 * high, most)
+        tried[high] = power(high)
+    low, searched = max((n for n in tried if n < high), default=first - 1), f"doubled from {first:,} to {high:,}"
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if has_power(middle) else (middle, high)
-    return high, f"{doubled}; {high:,} has the power and {high - 1:,} has not, smaller ones were not all tried"
+        low, high = (low, middle) if power(middle) >= wanted else (middle, high)
+    missed = f"{high:,} has the power and {high - 1:,} has not, smaller ones were not all tried"
+    return _Search(high, f"{searched}, then halved the gap; {missed}", most)
 
 
 # --- two worlds ------------------------------------------------------------------------------------------------------
@@ -304,29 +320,37 @@ def _corner_power(fpr: float, fnr: float, most_missed: Array, n: int) -> float:
 
 
 def _fixed(worlds: _Worlds) -> Size:
-    n, searched = _smallest(lambda n: worlds.fixed(n)[0] >= worlds.question.power, 2, MOST_WORLDS)
-    if n is None:
-        return _worlds_out_of_reach("worlds-fixed", worlds, worlds.fixed(MOST_WORLDS)[0], searched)
-    power, fpr = worlds.fixed(n)
-    return _with_world_ceilings(Size("worlds-fixed", 2 * n, 1, searched, fpr=fpr, power=power), worlds, Fixed(0.5))
+    found = _smallest(lambda n: worlds.fixed(n)[0], worlds.question.power, 2, MOST_WORLDS)
+    if found.number is None:
+        return Size("worlds-fixed", None, 1, found.searched, out_of_reach=found.out_of_reach("runs", 2))
+    power, fpr = worlds.fixed(found.number)
+    size = Size("worlds-fixed", 2 * found.number, 1, _pairs(found), fpr=fpr, power=power)
+    return _with_world_ceilings(size, worlds, Fixed(0.5))
 
 
 def _ranked(worlds: _Worlds) -> Size:
-    n, searched = _smallest(lambda n: worlds.ranked(n) >= worlds.question.power, 2, MOST_WORLDS)
-    if n is None:
-        return _worlds_out_of_reach("worlds-ranks", worlds, worlds.ranked(MOST_WORLDS), searched)
-    found = Size("worlds-ranks", 2 * n, 1, searched, power=worlds.ranked(n))
-    return _with_world_ceilings(found, worlds, Ranks())
+    found = _smallest(worlds.ranked, worlds.question.power, 2, MOST_WORLDS)
+    if found.number is None:
+        return Size("worlds-ranks", None, 1, found.searched, out_of_reach=found.out_of_reach("runs", 2))
+    size = Size("worlds-ranks", 2 * found.number, 1, _pairs(found), power=worlds.ranked(found.number))
+    return _with_world_ceilings(size, worlds, Ranks())
 
 
 def _split(worlds: _Worlds) -> Size:
     """Twice the runs of a threshold fixed beforehand: no fewer can do, even if the split finds the best threshold."""
-    n, searched = _smallest(lambda n: worlds.fixed(n)[0] >= worlds.question.power, 2, MOST_WORLDS // 2)
-    if n is None:
-        return _worlds_out_of_reach("worlds-split", worlds, worlds.fixed(MOST_WORLDS // 2)[0], searched)
-    searched += "; a floor, which takes the best threshold for granted"
-    found = Size("worlds-split", 4 * n, 1, searched, power=worlds.fixed(n)[0], at_least=True)
-    return _with_world_ceilings(found, worlds, Split())
+    found = _smallest(lambda n: worlds.fixed(n)[0], worlds.question.power, 2, MOST_WORLDS // 2)
+    if found.number is None:
+        return Size("worlds-split", None, 1, found.searched, out_of_reach=found.out_of_reach("runs", 4))
+    searched = (
+        f"{_pairs(found)}, on the half that is not looked at; a floor, which takes the best threshold for granted"
+    )
+    power = worlds.fixed(found.number)[0]
+    size = Size("worlds-split", 4 * found.number, 1, searched, power=power, at_least=True)
+    return _with_world_ceilings(size, worlds, Split())
+
+
+def _pairs(found: _Search) -> str:
+    return f"runs with, and as many without: {found.searched}"
 
 
 def _with_world_ceilings(found: Size, worlds: _Worlds, threshold: Threshold) -> Size:
@@ -345,11 +369,6 @@ def _with_world_ceilings(found: Size, worlds: _Worlds, threshold: Threshold) -> 
     return replace(found, perfect=bound.perfect, at_claim=bound.at_claim, test=test)
 
 
-def _worlds_out_of_reach(design: str, worlds: _Worlds, power: float, searched: str) -> Size:
-    reason = f"with so many the power is {power:.2g}"
-    return Size(design, None, 1, searched, out_of_reach=OutOfReach(2 * MOST_WORLDS, "runs", reason))
-
-
 def _sequential(question: _Question) -> Size:
     """The floor of betting on pairs of runs, one with the canary and one without, for an attacker who is always right.
 
@@ -358,60 +377,14 @@ def _sequential(question: _Question) -> Size:
     """
     growth = math.log1p(math.exp(-question.epsilon))
     pairs = math.ceil(math.log(1 / question.level) / growth) if growth > 0 else MOST_WORLDS + 1
-    searched = (
-        "nothing: ln(1/α) / ln(1 + e^−ε) pairs of runs, for bets on ε at this δ and an attacker who is always right"
-    )
+    searched = "ln(1/α) / ln(1 + e^−ε) pairs of runs: a floor of bets on ε at this δ, if the attacker is always right"
     if pairs > MOST_WORLDS:
-        reason = f"a pair of runs multiplies the wealth by {1 + growth:.6g} at most"
+        reason = f"a pair of runs multiplies the wealth by 1 + {growth:.2g} at most"
         return Size("sequential", None, 1, searched, out_of_reach=OutOfReach(2 * MOST_WORLDS, "runs", reason))
     return Size("sequential", 2 * pairs, 1, searched, at_least=True)
 
 
 # --- coins -----------------------------------------------------------------------------------------------------------
-
-
-class HalfAndHalf:
-    """The law of right guesses when half go to the highest scores ("in") and half to the lowest ("out"), ideal scores.
-
-    Of m fair coins the h highest scores lie in the top share W₁ of all scores that could come up, the h lowest in the
-    bottom share W₂; (W₁, 1 − W₁ − W₂, W₂) is Dirichlet(h + 1, m − 2h − 1, h + 1), and given these, guesses are right
-    independently of each other. A guess among the top share w is wrong with probability α / (2w), where
-    (α + 1 − f(α)) / 2 = w. Unlike :func:`~dpaudit.bounds.ideal.error_rate` this knows that coins seldom fall half and
-    half: who must name as many "in" as "out" and leaves none out is wrong whenever they do not.
-    """
-
-    def __init__(self, curve: Curve) -> None:
-        corner = error_rate(curve, 1, 1)
-        tail = np.geomspace(1e-14, 0.5, 2000)
-        self._alpha = np.unique(np.concatenate([[0.0, corner], tail, 1.0 - tail, [1.0]]))
-        self._share = (self._alpha + 1.0 - curve.fnr(self._alpha)) / 2
-
-    def at_least(self, critical: int, coins: int, guesses: int) -> float:
-        """P[at least ``critical`` of ``guesses`` are right]; ``guesses`` even and fewer than ``coins``.
-
-        Within the quadrature the two binomials are replaced by one at their mean rate, which has the heavier lower tail
-        (Hoeffding 1956, theorem 4), so a power above one half is not overstated.
-        """
-        if critical > guesses:
-            return 0.0
-        half = guesses // 2
-        spare = coins - guesses - 1
-        both = betaincinv(guesses + 2, spare, _NODES)[:, None] if spare > 0 else np.ones((1, 1))
-        part = 0.5 + np.abs(betaincinv(half + 1, half + 1, _NODES / 2) - 0.5)  # the larger of the two, by symmetry
-        wrong = (self._wrong(both * part) + self._wrong(both * (1.0 - part))) / 2
-        return float(np.mean(at_least(critical, guesses, 1.0 - wrong)))
-
-    def _wrong(self, share: Array) -> Array:
-        # α is convex in the share, so that a chord lies above it: errors are rounded up.
-        return np.asarray(np.interp(share, self._share, self._alpha) / (2 * share))
-
-    def median(self, coins: int, guesses: int) -> int:
-        """The largest number of right guesses that is reached with probability at least one half."""
-        low, high = 0, guesses + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.at_least(middle, coins, guesses) >= 0.5 else (low, middle)
-        return low
 
 
 # Of so many coins, guesses and right guesses: whether the claim is refuted; the lower bound on ε.
@@ -465,14 +438,19 @@ class _Guessing:
         median = HalfAndHalf(self.question.claim.curve).median(coins, guesses)
         return self._lower(coins, guesses, guesses), self._lower(coins, guesses, median)
 
-    def has_power(self, coins: int) -> bool:
-        """Whether some number of guesses has the power that is asked for."""
-        return any(self.power(coins, k) >= self.question.power for k in reversed(candidates(coins)))
+    def enough(self, coins: int) -> float:
+        """The power of some number of guesses that has what is asked for, or the largest power if none has."""
+        tried = [0.0]
+        for guesses in reversed(candidates(coins)):
+            tried.append(self.power(coins, guesses))
+            if tried[-1] >= self.question.power:
+                break
+        return max(tried)
 
     @cached_property
-    def fewest(self) -> tuple[int | None, str]:
-        """The fewest coins, and what was searched."""
-        return _smallest(self.has_power, 4, MOST_COINS)
+    def fewest(self) -> _Search:
+        """The fewest coins."""
+        return _smallest(self.enough, self.question.power, 4, MOST_COINS)
 
 
 def candidates(coins: int) -> list[int]:
@@ -509,28 +487,37 @@ def _order_statistics(question: _Question) -> Size:
 
 def _of_coins(design: str, guessing: _Guessing, shape_of: Callable[[int], tuple[int, int]]) -> Size:
     """The fewest coins in the shape (runs, canaries) that is made of them."""
-    wanted, searched = guessing.fewest
-    if wanted is None:
-        reason = f"with so many the power is {guessing.strongest(MOST_COINS)[0]:.2g}"
-        return Size(design, None, None, searched, out_of_reach=OutOfReach(MOST_COINS, "coins", reason))
-    runs, canaries = shape_of(wanted)
-    while not guessing.has_power(runs * canaries):  # a larger number may just miss it, since counts are discrete
-        wanted += 1
-        runs, canaries = shape_of(wanted)
+    found = guessing.fewest
+    floor = _floor(guessing.question)
+    if found.number is None:
+        return Size(design, None, None, found.searched, out_of_reach=_coins_out_of_reach(found, floor))
+    coins = found.number
+    runs, canaries = shape_of(coins)
+    while (
+        guessing.enough(runs * canaries) < guessing.question.power
+    ):  # more coins may just miss it: counts are discrete
+        coins += 1
+        runs, canaries = shape_of(coins)
     power, guesses = guessing.strongest(runs * canaries)
     perfect, at_claim = guessing.ceilings(runs * canaries, guesses)
     return Size(
         design,
         runs,
         canaries,
-        f"coins: {searched}",
+        f"coins: {found.searched}",
         guesses=guesses,
-        floor=_floor(guessing.question),
+        floor=floor,
         power=power,
         perfect=perfect,
         at_claim=at_claim,
         test=PlannedTest("guesses", 1.0, guesses),
     )
+
+
+def _coins_out_of_reach(found: _Search, floor: int) -> OutOfReach:
+    if floor <= found.limit:
+        return found.out_of_reach("coins")
+    return OutOfReach(found.limit, "coins", f"even an attacker who is always right needs {floor:,}")
 
 
 def _floor(question: _Question) -> int:

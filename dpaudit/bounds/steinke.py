@@ -62,6 +62,8 @@ def _bound(coins: Coins, guesses: int, level: float, delta: float, claim: Claim 
     def bound(right: int) -> float:
         return epsilon_lower(got.coins, got.planned, right, delta, level)
 
+    perfect = bound(got.planned)
+    empty = f"δ = {delta:g} over {got.coins} coins is too much: not even {got.planned} right guesses would show anything"
     return Bound(
         epsilon=bound(got.right),
         delta=delta,
@@ -72,10 +74,10 @@ def _bound(coins: Coins, guesses: int, level: float, delta: float, claim: Claim 
         adjacency=coins.adjacency,
         threshold=f"{got.planned} guesses, fixed beforehand",
         counts=got.counts(),
-        perfect=bound(got.planned),
+        perfect=perfect,
         at_claim=None if claim is None else bound(expected_right(claim.curve, got.coins, got.planned)),
         rates=got.rates,
-        notes=coins.notes,
+        notes=coins.notes + ((empty,) if perfect == 0 and delta > 0 else ()),
     )
 
 

@@ -17,7 +17,7 @@ _COLUMNS = ("ε at least", "δ", "confidence", "method", "holds for", "neighbour
 
 
 def bound(
-    file: Annotated[Path, typer.Argument(help="Scores: .csv, .npz or .safetensors; or a run's observations.")],
+    file: Annotated[Path, typer.Argument(help="Scores: .csv, .npz, .safetensors, .parquet; or a run's observations.")],
     delta: Annotated[float | None, typer.Option(help="The δ of the bounds; needed unless the file is a run's.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The claim: this ε at --delta.")] = None,
     noise_multiplier: Annotated[float | None, typer.Option(help="The claim: DP-SGD with this noise ...")] = None,

@@ -1,4 +1,4 @@
-"""Files of scores, from any framework: CSV, NPZ or safetensors in, observations out."""
+"""Files of scores, from any framework: CSV, NPZ, safetensors or Parquet in, observations out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, need_extra
 from ..records import Design, Observations
 
 METADATA = "dpaudit"
@@ -42,8 +42,12 @@ def read_scores(path: str | Path, design: Design | None = None) -> Observations:
             arrays = _read_npz(path)
         case ".safetensors":
             arrays = read_tensors(path)[0]
+        case ".parquet":
+            arrays = _read_parquet(path)
         case other:
-            raise InputError(f"scores must be a .csv, .npz or .safetensors file, got {other or 'no ending'!r}")
+            raise InputError(
+                f"scores must be a .csv, .npz, .safetensors or .parquet file, got {other or 'no ending'!r}"
+            )
     missing = [name for name in ("scores", "member") if name not in arrays]
     if missing:
         raise InputError(f"{path} must hold {missing[0]}, got {', '.join(sorted(arrays)) or 'nothing'}")
@@ -86,6 +90,32 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
             return {key: file[key] for key in file.files}
     except Exception as error:  # numpy raises whatever the damaged part made it stumble over
         raise InputError(f"{path} must be an NPZ file without pickled objects, got {error}") from None
+
+
+def _read_parquet(path: Path) -> dict[str, Any]:
+    """A Parquet file with the columns of the CSV."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise need_extra("pyarrow", "parquet") from None
+    try:
+        content = parquet.read_table(path)
+    except (ArrowException, OSError) as error:
+        raise InputError(f"{path} must be a Parquet file, got {error}") from None
+    header = _header(path, content.column_names)
+    if content.num_rows == 0:
+        raise InputError(f"{path} must hold at least one row, got none")
+    columns = [content.column(name).to_pylist() for name in header]
+    rows = [["" if value is None else str(value) for value in row] for row in zip(*columns, strict=True)]
+    return _pivot(path, header, list(enumerate(rows, start=1)))
+
+
+def _header(path: Path, names: list[str]) -> list[str]:
+    header = [name.strip() for name in names]
+    for name in ("member", "score"):
+        if header.count(name) != 1:
+            raise InputError(f"{path} must have one column {name!r}, got the columns {', '.join(header)}")
+    return header
 
 
 def _read_csv(path: Path) -> dict[str, Any]:

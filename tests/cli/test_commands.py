@@ -179,6 +179,36 @@ def test_bound_on_two_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert call(capsys, *common, "--guesses", "20")[0] == 2
 
 
+@pytest.mark.parametrize("ending", ["npz", "safetensors", "parquet"])
+def test_bound_reads_every_format_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
+    from safetensors.numpy import save_file
+
+    from dpaudit.data.scores import read_scores
+
+    csv = scores_csv(tmp_path / "scores.csv", 2.0)
+    obs, path = read_scores(csv), tmp_path / f"scores.{ending}"
+    if ending == "npz":
+        np.savez(path, scores=obs.scores, member=obs.member)
+    elif ending == "safetensors":
+        save_file({"scores": obs.scores, "member": obs.member}, path)
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow.csv").read_csv(csv), path)
+    options = ("--delta", "1e-5", "--epsilon", "1", "--json")
+    expected = strict(call(capsys, "bound", csv, *options)[1])["audits"][0]["bounds"]
+    assert strict(call(capsys, "bound", path, *options)[1])["audits"][0]["bounds"] == expected
+    path.write_bytes(b"nothing of the kind")
+    code, _, err = call(capsys, "bound", path, *options)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_delta_too_large_for_so_many_coins_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scores_csv(tmp_path / "scores.csv", 2.0)
+    _, out, _ = call(capsys, "bound", path, "--delta", "0.01", "--guesses", "20")
+    assert "is too much: not even 20 right guesses would show anything" in out
+
+
 def test_account(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("--noise-multiplier", "1.1", "--sampling-rate", "0.00427", "--steps", "14063", "--delta", "1e-5")
     code, out, _ = call(capsys, "account", *settings)

@@ -25,7 +25,7 @@ from scipy.stats import binom, norm
 import dpaudit
 from dpaudit import Claim, Design, Observations, Verdict, bounds
 from dpaudit.accounting.curves import GaussianCurve
-from dpaudit.bounds import planning, steinke, two_worlds
+from dpaudit.bounds import corner, planning, ranks, steinke, two_worlds
 from dpaudit.bounds.designs import fair_coins
 from dpaudit.bounds.guessing import guess
 from dpaudit.records import PlannedTest
@@ -280,9 +280,18 @@ LIST = [PlannedTest("guesses", 0.7, GUESSES), PlannedTest("guesses", 0.3, 20)]
 
 
 @pytest.fixture
-def without_power(monkeypatch):
-    """Power is no part of a bound or a p-value, and takes most of the time of an audit."""
+def verdict_only(monkeypatch):
+    """Power and the bounds of the recipe take most of the time of an audit, and are no part of what is counted here."""
+
+    def steinke_instead(obs, guesses, *, claim, **levels):
+        return bounds.one_run(obs, guesses, **levels)
+
+    def clopper_pearson_instead(obs, claim, **levels):
+        return bounds.clopper_pearson(obs, **levels)
+
     monkeypatch.setattr(planning, "test_power", lambda *_: 1.0)
+    monkeypatch.setattr(ranks, "order_statistics", steinke_instead)
+    monkeypatch.setattr(corner, "claimed_family", clopper_pearson_instead)
 
 
 def fails(claim: Claim, delta: float, truth: float, tests=None) -> Exceeds:
@@ -297,7 +306,7 @@ def fails(claim: Claim, delta: float, truth: float, tests=None) -> Exceeds:
 
 
 @each_audit
-def test_an_audit_of_coins(draw, claim, delta, without_power):
+def test_an_audit_of_coins(draw, claim, delta, verdict_only):
     mechanism = channel(draw, runs=RUNS, canaries=CANARIES)
     tests = LIST if claim.kind == "pair" else LIST[:1]
     bound = remembered(fails(claim, delta, claim.epsilon(delta), tests), *(t.guesses for t in tests))
@@ -305,7 +314,7 @@ def test_an_audit_of_coins(draw, claim, delta, without_power):
 
 
 @each_audit
-def test_an_audit_of_two_worlds(draw, claim, delta, without_power):
+def test_an_audit_of_two_worlds(draw, claim, delta, verdict_only):
     bound = fails(claim, delta, claim.epsilon(delta))
     assert holds(exceedance(bound, worlds(draw), 0.5, REPETITIONS, seed=8), REPETITIONS)
 
@@ -326,7 +335,7 @@ def one_of_each(rng, member):
     return np.hstack([first, ~first]) + TIE_FREE * rng.random(member.shape)
 
 
-def test_fixed_counts_are_thinned(without_power):
+def test_fixed_counts_are_thinned(verdict_only):
     claim = Claim.pair(epsilon=0.0, delta=0.0)
     tests = [PlannedTest("guesses", 1.0, 2 * RUNS)]
     bound, mechanism = fails(claim, 0.0, 0.0, tests), exact_halves(one_of_each, 2 * RUNS, 2, "fixed")
@@ -455,7 +464,7 @@ def test_a_perfect_leak_is_always_caught(layout, claim, delta):
     for _ in range(3):
         judged = dpaudit.audit(layout(lambda rng, m: m + TIE_FREE * rng.random(m.shape))(rng), claim, delta=delta)
         assert judged.verdict is Verdict.VIOLATED
-        assert judged.p_value < 1e-6
+        assert judged.p_value < 1e-4 and judged.lower > claim.epsilon(delta)
 
 
 def test_twice_the_claim_is_caught_as_often_as_the_power_says():
