@@ -15,7 +15,7 @@ from .bounds import corner, credible, planning, ranks, recursion, steinke, two_w
 from .bounds.choices import Split, Threshold
 from .bounds.designs import fair_coins, tested_adjacency
 from .bounds.guessing import guess
-from .bounds.ideal import expected_right
+from .bounds.halves import expected_right
 from .bounds.tails import upper_limit
 from .errors import InputError
 from .records import Audit, Bound, Finding, Observations, PlannedTest, Verdict

@@ -53,8 +53,8 @@ def subsampled_gaussian(noise_multiplier: float, sampling_rate: float, steps: in
 def epsilon_from_below(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
     """An ε that the same mechanism surely spends at ``delta``: losses rounded down, tails dropped.
 
-    Every step loses half a cell on average, so the cell shrinks with the number of steps, as far as memory allows: about
-    0.01 nats or 0.25 % are lost in all.
+    Every step loses half a cell on average, so the cell shrinks with the number of steps, as far as memory allows:
+    about 0.01 nats or 0.25 % are lost in all.
     """
     above = float(subsampled_gaussian(noise_multiplier, sampling_rate, steps, _COARSE_CELL).epsilon(np.asarray(delta)))
     cell = max(
@@ -109,6 +109,7 @@ class _Losses:
         # Masses above each loss, and above them all, under the record's world and under the other one.
         self._mass = dense._infinity_mass + np.append(np.cumsum(dense._probs[::-1])[::-1], 0.0)
         self._other = np.append(np.cumsum(other[::-1])[::-1], 0.0)
+        self._rising = -np.minimum.accumulate(self.delta(self._losses))  # −δ at each loss
 
     def delta(self, epsilon: Array) -> Array:
         """Mass above ε less e^ε times the other world's mass there."""
@@ -120,8 +121,7 @@ class _Losses:
     def epsilon(self, delta: Array) -> Array:
         """The ε at which :meth:`delta` falls to ``delta``: the segment by search, then in closed form."""
         delta = np.asarray(delta, float)
-        at_losses = np.minimum.accumulate(self.delta(self._losses))
-        first = np.searchsorted(-at_losses, -delta, side="left")
+        first = np.searchsorted(self._rising, -delta, side="left")
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = np.log((self._mass[first] - delta) / self._other[first])
         value = np.where(self._mass[first] <= delta, -np.inf, value)

@@ -29,7 +29,7 @@ class HalfAndHalf:
         self._share = (self._alpha + 1.0 - curve.fnr(self._alpha)) / 2
 
     def at_least(self, critical: int, coins: int, guesses: int) -> float:
-        """P[at least ``critical`` of ``guesses`` are right]; ``guesses`` even and fewer than ``coins``.
+        """P[at least ``critical`` of ``guesses`` are right]; ``guesses`` even.
 
         Within the quadrature the two binomials are replaced by one at their mean rate, which has the heavier lower tail
         (Hoeffding 1956, theorem 4), so a power above one half is not overstated.
@@ -54,3 +54,8 @@ class HalfAndHalf:
             middle = (low + high) // 2
             low, high = (middle, high) if self.at_least(middle, coins, guesses) >= 0.5 else (low, middle)
         return low
+
+
+def expected_right(curve: Curve, coins: int, guesses: int) -> int:
+    """The median number of right guesses of an optimal attacker on ``curve``."""
+    return HalfAndHalf(curve).median(coins, 2 * (guesses // 2))

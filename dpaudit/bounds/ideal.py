@@ -23,26 +23,7 @@ def error_rate(curve: Curve, coins: int, guesses: int) -> float:
     return float(min(fpr / share, 0.5))
 
 
-def expected_right(curve: Curve, coins: int, guesses: int) -> int:
-    """The median number of right guesses of an optimal attacker."""
-    return round(guesses * (1.0 - error_rate(curve, coins, guesses)))
-
-
-def guessing_power(truth: Curve, coins: int, guesses: int, rejects: Callable[[int], bool]) -> float:
-    """Probability that an optimal attacker on ``truth`` gets enough guesses right to reject.
-
-    Args:
-        coins: those that have a score to be guessed from.
-        guesses: how many are guessed.
-        rejects: whether a number of right guesses rejects; monotone.
-    """
-    critical = _fewest(rejects, guesses)
-    if critical > guesses:
-        return 0.0
-    return float(at_least(critical, guesses, 1.0 - error_rate(truth, coins, guesses)))
-
-
-def _fewest(rejects: Callable[[int], bool], guesses: int) -> int:
+def fewest(rejects: Callable[[int], bool], guesses: int) -> int:
     """The fewest right guesses that reject; ``guesses`` + 1 if all of them would not."""
     low, high = guesses // 2, guesses + 1
     while high - low > 1:

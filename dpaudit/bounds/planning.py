@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from ..accounting.claims import Claim
@@ -10,11 +14,15 @@ from ..records import Design, PlannedTest
 from . import recursion, steinke
 from .choices import Bonferroni, Ranks, Split
 from .designs import tested_adjacency as tested_adjacency
-from .ideal import guessing_power, rank_power, threshold_power
+from .halves import HalfAndHalf
+from .ideal import fewest, rank_power, threshold_power
 
 TWICE = 2.0
 ENOUGH_POWER = 0.8
-_FRACTIONS = tuple(2.0 ** (-i / 2) for i in range(13))
+# Shares of the coins that may be guessed, and how many √coins are left out where nearly all are guessed: the two halves
+# of the guesses only fit if there are enough members, and enough others.
+_SHARES = tuple(2.0 ** (-i / 2) for i in range(1, 13))
+_ROOTS_LEFT = (1.0, 2.0, 3.0, 4.0, 5.0)
 _BEST_SHARE = 0.8
 
 
@@ -39,10 +47,26 @@ def default_tests(
 
     Two worlds: one test, with thresholds at ranks among the scores. Coins: four fifths of the significance go to
     the number of guesses with the most power against twice the claim (the fewest guesses where several have enough),
-    the rest in equal parts to a thirty-second, an eighth and a half of the coins. Without a claim those share all.
+    the rest in equal parts to a thirty-second, an eighth and a half of the coins. Without a claim those share all. One
+    canary in many runs, by coins: both, each with half of the significance.
     """
     if uses_worlds(design, shape):
-        return (PlannedTest("threshold", 1.0, threshold=Ranks()),)
+        return (PlannedTest("threshold", 1.0, threshold=_ranks(shape[0])),)
+    if shape[1] == 1 and shape[0] > 1:
+        half = _guessing_tests(design, shape, claim, delta, significance / 2)
+        tests = [replace(t, weight=t.weight / 2) for t in half]
+        return (PlannedTest("threshold", 0.5, threshold=_ranks(shape[0])), *tests)
+    return _guessing_tests(design, shape, claim, delta, significance)
+
+
+def _ranks(runs: int) -> Ranks:
+    """Ranks in steps of four, up to a quarter of the runs."""
+    return Ranks(4**i for i in range(20) if i == 0 or 4**i <= runs / 4)
+
+
+def _guessing_tests(
+    design: Design, shape: tuple[int, int], claim: Claim | None, delta: float, significance: float
+) -> tuple[PlannedTest, ...]:
     coins = _fair_count(design, shape)
     spread = sorted({_even(coins * f) for f in (1 / 32, 1 / 8, 1 / 2)})
     if claim is None:
@@ -66,25 +90,39 @@ def _even(count: float) -> int:
 def strongest_guesses(design: Design, shape: tuple[int, int], claim: Claim, delta: float, level: float) -> int:
     """How many guesses have the most power at ``level`` against a mechanism that leaks exactly twice the claim."""
     coins = _fair_count(design, shape)
-    candidates = sorted({_even(coins * f) for f in _FRACTIONS})
+    tried = candidates(coins)
     curve, truth = comparable(claim, tested_adjacency(design, shape)), claim.leaking(TWICE, delta).curve
     if curve is None:
-        return candidates[-1]
-    powers = [guesses_power(truth, curve, coins, k, delta, level) for k in candidates]
-    enough = [k for k, power in zip(candidates, powers, strict=True) if power > 0.99]
-    return enough[0] if enough else candidates[int(np.argmax(powers))]
+        return tried[-1]
+    powers = [guesses_power(truth, curve, coins, k, delta, level) for k in tried]
+    enough = [k for k, power in zip(tried, powers, strict=True) if power > 0.99]
+    return enough[0] if enough else tried[int(np.argmax(powers))]
 
 
-def guesses_refute(curve: Curve, coins: int, guesses: int, right: int, delta: float, level: float) -> bool:
-    """Whether so many right guesses refute ``curve``: by the f-DP recursion, or by Steinke et al. at its ε(``delta``).
+def candidates(coins: int) -> list[int]:
+    """Numbers of guesses that are tried for so many coins: even, fewer than the coins where there are some, rising.
+
+    >>> candidates(100)
+    [2, 4, 6, 8, 12, 16, 24, 34, 50, 60, 70, 80, 90]
+    """
+    wanted = [coins * s for s in _SHARES] + [coins - t * math.sqrt(coins) for t in _ROOTS_LEFT]
+    return sorted({2 * int(k / 2) for k in wanted if 2 <= k < coins}) or [2]
+
+
+def refuter(curve: Curve, coins: int, guesses: int, delta: float, level: float) -> Callable[[int], bool]:
+    """Whether a number of right guesses refutes ``curve``: by the f-DP recursion, or by Steinke et al. at its ε.
 
     Both reject for counts above a cut, so of two cuts the lower one is still a cut whose error is at most ``level``:
     taking either needs no correction.
     """
-    if recursion.refutes(curve.reach, coins, guesses, right, np.array([level]))[0]:
-        return True
     epsilon = float(curve.epsilon(np.asarray(delta)))
-    return bool(np.isfinite(epsilon)) and steinke.p_value(coins, guesses, right, epsilon, delta) < level
+
+    def refutes(right: int) -> bool:
+        if recursion.refutes(curve.reach, coins, guesses, right, np.array([level]))[0]:
+            return True
+        return math.isfinite(epsilon) and steinke.p_value(coins, guesses, right, epsilon, delta) < level
+
+    return refutes
 
 
 def guesses_power(
@@ -96,12 +134,11 @@ def guesses_power(
         scored: how many of the ``coins`` have a score; all of them if None.
     """
     scored = coins if scored is None else scored
-    made = min(guesses, scored)
-    if made < 1:
+    made = 2 * (min(guesses, scored) // 2)
+    if made < 2:
         return 0.0
-    return guessing_power(
-        truth, scored, made, lambda right: guesses_refute(claimed, coins, guesses, right, delta, level)
-    )
+    critical = fewest(refuter(claimed, coins, guesses, delta, level), made)
+    return HalfAndHalf(truth).at_least(critical, scored, made)
 
 
 def test_power(

@@ -15,7 +15,7 @@ from . import families
 from .designs import Coins, fair_coins
 from .families import Family, GaussianFamily, PairFamily, family_of
 from .guessing import guess
-from .ideal import expected_right
+from .halves import expected_right
 from .searching import GuessCount, best_over
 from .tails import SLACK, Array
 

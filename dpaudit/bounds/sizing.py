@@ -23,6 +23,7 @@ from .choices import Fixed, Ranks, Split, Threshold
 from .families import family_of, largest_refuted
 from .halves import HalfAndHalf
 from .ideal import error_rate
+from .planning import candidates, refuter
 from .tails import SLACK, Array, at_most, mass, upper_limit
 from .two_worlds import clopper_pearson
 
@@ -31,10 +32,6 @@ MOST_COINS = 100_000
 MOST_WORLDS = 100_000  # runs with the canary, and as many without
 ANY_MECHANISM = "any mechanism with the claim's curve"
 RECIPE = "the claim's recipe, canaries independent: not the stated mechanism; never a verdict"
-# Shares of the coins that may be guessed, and how many √coins are left out where nearly all are guessed: the two halves
-# of the guesses only fit if there are enough members, and enough others.
-_SHARES = tuple(2.0 ** (-i / 2) for i in range(1, 13))
-_ROOTS_LEFT = (1.0, 2.0, 3.0, 4.0, 5.0)
 _NODES = (np.arange(48) + 0.5) / 48
 _DEVIATIONS = 10.0
 
@@ -393,15 +390,10 @@ Lower = Callable[[int, int, int], float]
 
 
 def _by_audit(question: _Question) -> Refutes:
-    """:func:`dpaudit.bounds.planning.guesses_refute`, with ε computed once: f-DP recursion, or Steinke et al. at ε."""
-    reach, delta, level, epsilon = question.claim.curve.reach, question.delta, question.level, question.epsilon
-
-    def refutes(coins: int, guesses: int, right: int) -> bool:
-        if steinke.p_value(coins, guesses, right, epsilon, delta) < level:
-            return True
-        return bool(recursion.refutes(reach, coins, guesses, right, np.array([level]))[0])
-
-    return refutes
+    """As an audit does it; see :func:`dpaudit.bounds.planning.refuter`."""
+    curve, delta, level = question.claim.curve, question.delta, question.level
+    made = cache(lambda coins, guesses: refuter(curve, coins, guesses, delta, level))
+    return lambda coins, guesses, right: made(coins, guesses)(right)
 
 
 def _by_ranks(question: _Question) -> Refutes:
@@ -451,16 +443,6 @@ class _Guessing:
     def fewest(self) -> _Search:
         """The fewest coins."""
         return _smallest(self.enough, self.question.power, 4, MOST_COINS)
-
-
-def candidates(coins: int) -> list[int]:
-    """Numbers of guesses that are tried for so many coins: even, fewer than the coins, rising.
-
-    >>> candidates(100)
-    [2, 4, 6, 8, 12, 16, 24, 34, 50, 60, 70, 80, 90]
-    """
-    wanted = [coins * s for s in _SHARES] + [coins - t * math.sqrt(coins) for t in _ROOTS_LEFT]
-    return sorted({2 * int(k / 2) for k in wanted if 2 <= k < coins})
 
 
 def _one_run(guessing: _Guessing) -> Size:

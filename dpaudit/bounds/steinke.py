@@ -10,7 +10,7 @@ from ..accounting.claims import Claim
 from ..records import Bound, Observations
 from .designs import Coins, fair_coins
 from .guessing import guess
-from .ideal import expected_right
+from .halves import expected_right
 from .searching import GuessCount, best_over
 from .tails import SLACK, at_most, mass
 
@@ -63,7 +63,9 @@ def _bound(coins: Coins, guesses: int, level: float, delta: float, claim: Claim 
         return epsilon_lower(got.coins, got.planned, right, delta, level)
 
     perfect = bound(got.planned)
-    empty = f"δ = {delta:g} over {got.coins} coins is too much: not even {got.planned} right guesses would show anything"
+    empty = (
+        f"δ = {delta:g} over {got.coins} coins is too much: not even {got.planned} right guesses would show anything"
+    )
     return Bound(
         epsilon=bound(got.right),
         delta=delta,

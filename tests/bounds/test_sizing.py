@@ -76,7 +76,7 @@ def test_more_right_guesses_than_guesses_never_happen():
     assert HalfAndHalf(GaussianCurve(9.0)).at_least(11, 40, 10) == 0.0
 
 
-@pytest.mark.parametrize("coins", [1, 2, 3, 4, 39, 40, 9126])
+@pytest.mark.parametrize("coins", [3, 4, 39, 40, 9126])
 def test_numbers_of_guesses_are_even_and_leave_a_coin(coins):
     found = candidates(coins)
     assert found == sorted(set(found))
@@ -111,7 +111,7 @@ def test_guesses_refute_as_they_do_in_an_audit(claim):
     refutes, curve = sizing._by_audit(question(claim)), claim.curve
     for coins, guesses in ((300, 200), (300, 20), (6000, 400)):
         for right in range(guesses * 4 // 5, guesses + 1, max(guesses // 40, 1)):
-            expected = planning.guesses_refute(curve, coins, guesses, right, DELTA, LEVEL)
+            expected = planning.refuter(curve, coins, guesses, DELTA, LEVEL)(right)
             assert refutes(coins, guesses, right) == expected
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -54,10 +53,8 @@ def test_the_runs_that_can_be_afforded(capsys):
 
 
 @pytest.mark.parametrize("claim", [("--epsilon", "1"), ("--epsilon", "4"), ("--epsilon", "8"), RECIPE])
-def test_the_document_is_strict_and_soon_there(capsys, claim):
-    start = time.perf_counter()
+def test_the_document_is_strict(capsys, claim):
     content = document(capsys, *claim, "--delta", "1e-5", "--seconds-per-run", "2")
-    assert time.perf_counter() - start < SLOWEST
     assert content["schema"] == "dpaudit.plan-size/1"
     sizes = {s["design"]: s for s in content["sizes"]}
     assert ("order-statistics" in sizes) == (claim is RECIPE)
