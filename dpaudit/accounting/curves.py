@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,7 @@ class GridCurve(Curve):
         epsilons: shape ``(points,)``, rising, from 0.
         deltas: shape ``(points,)``, upper bounds of δ at these ε.
         exact_delta, exact_epsilon: the accountant's own look-ups, used in place of interpolation where given.
+        surest: makes what :attr:`surest` holds, on first use.
     """
 
     def __init__(
@@ -194,11 +196,22 @@ class GridCurve(Curve):
         *,
         exact_delta: Lookup | None = None,
         exact_epsilon: Lookup | None = None,
+        surest: Callable[[], tuple[Array, Array]] | None = None,
     ) -> None:
+        self._surest = surest
         self._epsilons = np.asarray(epsilons, float)
         self._deltas = np.minimum.accumulate(np.clip(np.asarray(deltas, float), 0.0, 1.0))
         self._exact_delta, self._exact_epsilon = exact_delta, exact_epsilon
         self._knots, self._slopes, self._cut = _envelope(self._epsilons, self._deltas)
+
+    @cached_property
+    def surest(self) -> tuple[Array, Array] | None:
+        """Of fair coins through the pair "in, out" itself: (share guessed, share guessed wrong), the surest first.
+
+        Both cumulative, from 0. The curve covers the pair in both directions, which is less private than the pair;
+        None where only the curve is known.
+        """
+        return None if self._surest is None else self._surest()
 
     def delta(self, epsilon: Array) -> Array:
         if self._exact_delta is not None:

@@ -91,7 +91,7 @@ def _curve(composed: pld.PrivacyLossDistribution, points: int) -> GridCurve:
         return np.maximum(np.maximum(sides[0].epsilon(at), sides[1].epsilon(at)), 0.0)
 
     grid = np.linspace(0.0, min(_last_epsilon(epsilon), LARGEST_EXPONENT), points)
-    return GridCurve(grid, delta(grid), exact_delta=delta, exact_epsilon=epsilon)
+    return GridCurve(grid, delta(grid), exact_delta=delta, exact_epsilon=epsilon, surest=sides[0].surest)
 
 
 class _Losses:
@@ -106,6 +106,7 @@ class _Losses:
         self._losses = (np.arange(len(dense._probs)) + dense._lower_loss) * dense._discretization
         with np.errstate(over="ignore", invalid="ignore"):
             other = np.where(dense._probs > 0, dense._probs * np.exp(-self._losses), 0.0)
+        self._pair = dense._probs, other
         # Masses above each loss, and above them all, under the record's world and under the other one.
         self._mass = dense._infinity_mass + np.append(np.cumsum(dense._probs[::-1])[::-1], 0.0)
         self._other = np.append(np.cumsum(other[::-1])[::-1], 0.0)
@@ -126,6 +127,15 @@ class _Losses:
             value = np.log((self._mass[first] - delta) / self._other[first])
         value = np.where(self._mass[first] <= delta, -np.inf, value)
         return np.where(delta < self._mass[-1], np.inf, value)
+
+    def surest(self) -> tuple[Array, Array]:
+        """What an optimal guesser of fair coins gets: see :attr:`~dpaudit.accounting.curves.GridCurve.surest`."""
+        inside, outside = self._pair
+        order = np.argsort(-np.abs(self._losses), kind="stable")
+        told = (self._mass[-1] + max(1.0 - float(outside.sum()), 0.0)) / 2
+        share = told + np.cumsum((inside + outside)[order]) / 2
+        wrong = np.cumsum(np.minimum(inside, outside)[order]) / 2
+        return np.concatenate([[0.0, told], share]), np.concatenate([[0.0, 0.0], wrong])
 
 
 def _last_epsilon(epsilon: Lookup) -> float:

@@ -139,28 +139,31 @@ class Betting:
             InputError: NaN or infinite scores, membership that is no truth value, another number of canaries.
         """
         values, inside = _run(scores, member, self.canaries)
-        state = replace(self, canaries=len(values), runs=self.runs + 1)
+        state = self if self.canaries else replace(self, canaries=len(values))
         if len(values) > 1:
-            return state._settled((_sorted(values[inside]), _sorted(values[~inside])))
-        return state._paired(float(values[0]), bool(inside[0]))
+            changes = state._settled((_sorted(values[inside]), _sorted(values[~inside])))
+        else:
+            changes = state._paired(float(values[0]), bool(inside[0]))
+        return replace(state, runs=self.runs + 1, **changes)
 
-    def _paired(self, score: float, inside: bool) -> Betting:
+    def _paired(self, score: float, inside: bool) -> dict[str, Any]:
+        """What changes with one more run of one canary."""
         if not self.waiting or self.waiting_in == inside:
-            return replace(self, waiting=(*self.waiting, score), waiting_in=inside)
+            return {"waiting": (*self.waiting, score), "waiting_in": inside}
         partner, *others = self.waiting
         pair = ((score,), (partner,)) if inside else ((partner,), (score,))
-        return replace(self, waiting=tuple(others))._settled(pair)
+        return {"waiting": tuple(others), **self._settled(pair)}
 
-    def _settled(self, played: Round) -> Betting:
-        """The wealth after a round, then what is learned from it."""
+    def _settled(self, played: Round) -> dict[str, Any]:
+        """What changes with a round: the wealth first, then what is learned from it."""
         payoff = self._payoff
         wealth = np.add(self.wealth, _log_factors(played, self.thresholds, payoff).ravel())
         best = max(self.log_best, _log_mean(wealth))
         past = (*self.past, played) if self._has_room else self.past
-        state = replace(self, rounds=self.rounds + 1, wealth=tuple(wealth.tolist()), log_best=best, past=past)
+        changes = {"rounds": self.rounds + 1, "wealth": tuple(wealth.tolist()), "log_best": best, "past": past}
         if len(past) <= self.learned or len(past) < GROWTH * self.learned:
-            return state
-        return replace(state, thresholds=_learned(past, payoff), learned=len(past))
+            return changes
+        return {**changes, "thresholds": _learned(past, payoff), "learned": len(past)}
 
     @property
     def _has_room(self) -> bool:

@@ -11,7 +11,7 @@ from scipy.special import betaincinv, betaln, xlog1py, xlogy
 
 from .. import check
 from ..accounting.claims import Claim
-from ..accounting.curves import Curve, bisect
+from ..accounting.curves import Curve, GridCurve, bisect
 from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
 from .choices import Fixed
@@ -47,10 +47,11 @@ def order_statistics(
         obs: scores, shape ``(runs, canaries)``.
         guesses: how many in all, fixed beforehand; a policy as in ``one_run``.
         delta: the δ that the refuted member is converted at.
-        claim: its recipe with the noise scaled is the family; Gaussian without one.
+        claim: its recipe with the noise scaled is the family, a canary that is in being the record that was added;
+            Gaussian without one.
         family: another family, such as :class:`~dpaudit.bounds.LaplaceFamily`.
-        threshold: guess the scores that are farthest from it, above "in" and below "out"; by default half of the
-            guesses go to the highest scores and half to the lowest.
+        threshold: guess the scores that are farthest from it, above "in" and below "out"; 0 is the best one for
+            log-likelihood ratios. By default half of the guesses go to the highest scores and half to the lowest.
 
     Raises:
         DesignError: the design is not one of ``one_run``.
@@ -118,8 +119,14 @@ def p_value(curve: Curve, coins: int, guesses: int, right: int) -> Array:
 
 
 def error_rates(curve: Curve, share: Array) -> Array:
-    """The share of wrong guesses among the surest ``share`` of fair coins: α / w where α + 1 − f(α) = w."""
+    """The share of wrong guesses among the surest ``share`` of fair coins: α / w where α + 1 − f(α) = w.
+
+    Where the pair "in, out" itself is known, its own law: a curve covers both directions and is easier to guess.
+    """
     share = np.asarray(share, float)
+    if isinstance(curve, GridCurve) and curve.surest is not None:
+        guessed, wrong = curve.surest
+        return np.clip(np.interp(share, guessed, wrong) / share, 0.0, 0.5)
     probe = np.asarray(curve.fnr(np.zeros_like(share)))
     low = np.zeros(np.broadcast_shapes(share.shape, probe.shape))
     fpr = bisect(lambda x: x + 1.0 - curve.fnr(x) >= share, low, np.ones_like(low), rounds=60)
