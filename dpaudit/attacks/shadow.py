@@ -65,7 +65,7 @@ def lira_leave_one_out(signals: ArrayLike, member: ArrayLike, mode: str = "onlin
 def _checked(signal: ArrayLike, shadow_signals: ArrayLike, shadow_member: ArrayLike) -> tuple[Array, Array, BoolArray]:
     x, shadows = np.asarray(signal, np.float64), np.asarray(shadow_signals, np.float64)
     member = np.asarray(shadow_member)
-    if shadows.ndim != 2 or member.shape != shadows.shape or x.ndim not in (1, 2) or x.shape[-1] != shadows.shape[1]:
+    if shadows.ndim != 2 or shadows.size == 0 or member.shape != shadows.shape or x.ndim not in (1, 2) or x.shape[-1] != shadows.shape[1]:
         raise InputError(
             "signal must be (records,) or (targets, records), shadow_signals and shadow_member (shadows, records), "
             f"got {x.shape}, {shadows.shape} and {member.shape}"
@@ -105,10 +105,10 @@ def _fit(shadows: Array, use: BoolArray, variance: str) -> _Law:
     """The law of the signal over those shadows of each record that ``use`` marks."""
     count = use.sum(axis=0)
     least = 2 if variance == "per-example" else 0
-    if count.max(initial=0) < 2 or count.min(initial=0) < least:
+    if count.max() < 2 or count.min() < least:
         raise InputError(
             f"lira with {variance} variance needs at least 2 shadows with and 2 without "
-            f"{'every' if least else 'some'} record, got {int(count.min(initial=0))} one way; train more shadows"
+            f"{'every' if least else 'some'} record, got {int(count.min())} one way; train more shadows"
         )
     mean = np.where(use, shadows, 0.0).sum(axis=0) / np.maximum(count, 1)
     # A record that no shadow tells anything about borrows the mean of the others.

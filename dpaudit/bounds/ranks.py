@@ -79,10 +79,7 @@ def _bound(
     got = guess(coins, guesses) if threshold is None else _farthest(coins, guesses, threshold.threshold)
 
     def parameter(right: int) -> float:
-        def refutes(curve: Curve) -> BoolArray:
-            return p_value(curve, got.coins, got.planned, right) < level
-
-        return largest_refuted(family, refutes)
+        return parameter_lower(family, got.coins, got.planned, right, level)
 
     def ceiling(right: int) -> float:
         return family.ceiling(parameter(right), delta)
@@ -102,6 +99,15 @@ def _bound(
         rates=got.rates,
         notes=coins.notes,
     )
+
+
+def parameter_lower(family: Family, coins: int, guesses: int, right: int, level: float) -> float:
+    """The largest parameter of ``family`` that the counts refute at ``level``, rounded down; 0 if none is."""
+
+    def refutes(curve: Curve) -> BoolArray:
+        return p_value(curve, coins, guesses, right) < level
+
+    return largest_refuted(family, refutes)
 
 
 def p_value(curve: Curve, coins: int, guesses: int, right: int) -> Array:
