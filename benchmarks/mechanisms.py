@@ -89,7 +89,7 @@ def subsampled_gaussian(noise_multiplier: float, sampling_rate: float, steps: in
 
 
 def log_ratios(rng: np.random.Generator, member: Array, noise: float, rate: float, steps: int) -> Array:
-    """ln of density with the record over density without it, summed over the steps.
+    """Log of the density with the record over the density without it, summed over the steps.
 
     In single precision, which moves a sum by less than 1e-5: it only ever ranks scores. Step by step, for the caches.
     """

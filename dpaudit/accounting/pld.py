@@ -130,7 +130,7 @@ class _Losses:
 
     def surest(self) -> tuple[Array, Array]:
         """What an optimal guesser of fair coins gets: see :attr:`~dpaudit.accounting.curves.GridCurve.surest`."""
-        inside, outside = self._pair
+        inside, outside = (np.maximum(side, 0.0) for side in self._pair)  # a convolution leaves masses of −1e-20
         order = np.argsort(-np.abs(self._losses), kind="stable")
         told = (self._mass[-1] + max(1.0 - float(outside.sum()), 0.0)) / 2
         share = told + np.cumsum((inside + outside)[order]) / 2

@@ -65,7 +65,13 @@ def lira_leave_one_out(signals: ArrayLike, member: ArrayLike, mode: str = "onlin
 def _checked(signal: ArrayLike, shadow_signals: ArrayLike, shadow_member: ArrayLike) -> tuple[Array, Array, BoolArray]:
     x, shadows = np.asarray(signal, np.float64), np.asarray(shadow_signals, np.float64)
     member = np.asarray(shadow_member)
-    if shadows.ndim != 2 or shadows.size == 0 or member.shape != shadows.shape or x.ndim not in (1, 2) or x.shape[-1] != shadows.shape[1]:
+    if (
+        shadows.ndim != 2
+        or shadows.size == 0
+        or member.shape != shadows.shape
+        or x.ndim not in (1, 2)
+        or x.shape[-1] != shadows.shape[1]
+    ):
         raise InputError(
             "signal must be (records,) or (targets, records), shadow_signals and shadow_member (shadows, records), "
             f"got {x.shape}, {shadows.shape} and {member.shape}"

@@ -7,11 +7,11 @@ every canary and else none has the claim's curve and is refuted too often. It te
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import betaincinv, betaln, xlog1py, xlogy
+from scipy.special import betaincinv, betaln, ndtr, xlog1py, xlogy
 
 from .. import check
 from ..accounting.claims import Claim
-from ..accounting.curves import Curve, GridCurve, bisect
+from ..accounting.curves import Curve, GaussianCurve, GridCurve, bisect
 from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
 from .choices import Fixed
@@ -133,10 +133,25 @@ def error_rates(curve: Curve, share: Array) -> Array:
     if isinstance(curve, GridCurve) and curve.surest is not None:
         guessed, wrong = curve.surest
         return np.clip(np.interp(share, guessed, wrong) / share, 0.0, 0.5)
+    if isinstance(curve, GaussianCurve):
+        return _gaussian_rates(np.asarray(curve.mu, float), share)
     probe = np.asarray(curve.fnr(np.zeros_like(share)))
     low = np.zeros(np.broadcast_shapes(share.shape, probe.shape))
     fpr = bisect(lambda x: x + 1.0 - curve.fnr(x) >= share, low, np.ones_like(low), rounds=60)
     return np.clip(fpr / share, 0.0, 0.5)
+
+
+def _gaussian_rates(mu: Array, share: Array) -> Array:
+    """For μ-GDP: Φ(−μ/2 − t) / w where Φ(μ/2 − t) + Φ(−μ/2 − t) = w; bisected, and polished by Newton's method."""
+    half, shape = mu / 2, np.broadcast_shapes(mu.shape, share.shape)
+    low, high = np.zeros(shape), np.broadcast_to(half + 40.0, shape)
+    t = bisect(lambda t: ndtr(half - t) + ndtr(-half - t) <= share, low, high, rounds=12)
+    least = np.maximum(t - (high - low) / 2**12, 0.0)
+    for _ in range(4):
+        excess = ndtr(half - t) + ndtr(-half - t) - share
+        slope = np.maximum(np.exp(-((half - t) ** 2) / 2) + np.exp(-((half + t) ** 2) / 2), 1e-290)
+        t = np.clip(t + np.sqrt(2 * np.pi) * excess / slope, least, t)
+    return np.clip(ndtr(-half - t) / share, 0.0, 0.5)
 
 
 def _at_most(errors: int, guesses: int, rate: Array) -> Array:
