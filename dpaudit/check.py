@@ -17,14 +17,20 @@ def number(name: str, value: Any, low: float, high: float, *, ends: str = "[]") 
     """
     span = f"{ends[0]}{low:g}, {high:g}{ends[1]}"
     try:
-        got = float(value)
+        got = math.nan if isinstance(value, (bool, str, bytes)) or _is_flag(value) else float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number in {span}, got {value!r}") from None
+        got = math.nan
+    if math.isnan(got):
+        raise InputError(f"{name} must be a number in {span}, got {value!r}")
     above = got >= low if ends[0] == "[" else got > low
     below = got <= high if ends[1] == "]" else got < high
-    if math.isnan(got) or not (above and below) or isinstance(value, bool):
+    if not (above and below):
         raise InputError(f"{name} must be in {span}, got {value!r}")
     return got
+
+
+def _is_flag(value: Any) -> bool:
+    return getattr(getattr(value, "dtype", None), "kind", "") == "b"
 
 
 def positive(name: str, value: Any) -> float:

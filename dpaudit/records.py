@@ -507,7 +507,7 @@ class RunResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The loudest verdict, expected violations aside; VIOLATED only if nobody expected it."""
+        """The loudest verdict; a violation that was expected speaks only where there is nothing else."""
         return self.headline.audit.verdict
 
     @property

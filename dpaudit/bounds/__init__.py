@@ -8,6 +8,7 @@ from .families import GaussianFamily, LaplaceFamily
 from .lifted import lidp
 from .ranks import order_statistics
 from .recursion import one_run_fdp
+from .searching import either_direction
 from .steinke import one_run
 from .two_worlds import clopper_pearson
 
@@ -20,6 +21,7 @@ __all__ = [
     "Split",
     "claimed_family",
     "clopper_pearson",
+    "either_direction",
     "gaussian",
     "jeffreys",
     "joint_beta",

@@ -30,17 +30,25 @@ class Split:
         fraction: share of the runs that the choice may look at, in (0, 1).
         seed: which runs, together with the scores; recorded, so that the same scores give the same bound, whatever
             the order of the runs.
+        direction: choose there, too, whether high scores say "in", or low ones.
     """
 
     fraction: float = 0.5
     seed: int = 0
+    direction: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fraction", check.number("fraction", self.fraction, 0.0, 1.0, ends="()"))
         object.__setattr__(self, "seed", check.integer("seed", self.seed, 0))
 
     def __str__(self) -> str:
-        return f"chosen on {self.fraction:.0%} of the runs (seed {self.seed}), which the bound does not use"
+        what = "chosen, with the direction," if self.direction else "chosen"
+        return f"{what} on {self.fraction:.0%} of the runs (seed {self.seed}), which the bound does not use"
+
+    @property
+    def signs(self) -> tuple[float, ...]:
+        """What scores may be multiplied by."""
+        return (1.0, -1.0) if self.direction else (1.0,)
 
 
 @dataclass(frozen=True)

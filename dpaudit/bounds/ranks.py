@@ -145,12 +145,12 @@ def _gaussian_rates(mu: Array, share: Array) -> Array:
     """For μ-GDP: Φ(−μ/2 − t) / w where Φ(μ/2 − t) + Φ(−μ/2 − t) = w; bisected, and polished by Newton's method."""
     half, shape = mu / 2, np.broadcast_shapes(mu.shape, share.shape)
     low, high = np.zeros(shape), np.broadcast_to(half + 40.0, shape)
-    t = bisect(lambda t: ndtr(half - t) + ndtr(-half - t) <= share, low, high, rounds=12)
-    least = np.maximum(t - (high - low) / 2**12, 0.0)
+    t = most = bisect(lambda t: ndtr(half - t) + ndtr(-half - t) <= share, low, high, rounds=12)
+    least = np.maximum(most - (high - low) / 2**12, 0.0)
     for _ in range(4):
         excess = ndtr(half - t) + ndtr(-half - t) - share
         slope = np.maximum(np.exp(-((half - t) ** 2) / 2) + np.exp(-((half + t) ** 2) / 2), 1e-290)
-        t = np.clip(t + np.sqrt(2 * np.pi) * excess / slope, least, t)
+        t = np.clip(t + np.sqrt(2 * np.pi) * excess / slope, least, most)
     return np.clip(ndtr(-half - t) / share, 0.0, 0.5)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from .. import check
 from ..errors import InputError
-from ..records import BoolArray, Bound
+from ..records import BoolArray, Bound, Observations
 from .choices import Split
 from .designs import Coins, digest
 from .guessing import guess
@@ -35,11 +36,36 @@ def best_over(
     if isinstance(guesses, Split):
         rest, count, looked = _chosen(coins, guesses, significance)
         found = bound(rest, count, significance)
+        what = "chosen, with the direction," if guesses.direction else "chosen"
         how = f"{guesses.fraction:.0%} of the coins ({looked}, seed {guesses.seed}), which the bound does not use"
-        return replace(found, threshold=f"{found.threshold.split(',')[0]}, chosen on {how}")
+        return replace(found, threshold=f"{found.threshold.split(',')[0]}, {what} on {how}")
     if isinstance(guesses, (str, bytes)) or not isinstance(guesses, Sequence):
         return bound(coins, check.integer("guesses", guesses, 2, len(coins)), significance)
     return _best_of(coins, guesses, significance, bound)
+
+
+def either_direction(
+    bound: Callable[..., Bound], obs: Observations, *arguments: Any, significance: float = 0.05, **options: Any
+) -> Bound:
+    """The better of two bounds: high scores say "in", or low scores do; each at half of the significance.
+
+    Args:
+        bound: any bound of :mod:`dpaudit.bounds`.
+        obs, arguments, options: what it takes besides the significance.
+
+    >>> import dpaudit
+    >>> from dpaudit import bounds
+    >>> obs = dpaudit.Observations.from_worlds([0.0] * 500, [1.0] * 500)
+    >>> round(either_direction(bounds.clopper_pearson, obs, threshold=bounds.Ranks([1])).epsilon, 2)
+    4.59
+    """
+    assert obs.present is not None
+    turned = replace(obs, scores=np.where(obs.present, -obs.scores, 0.0))
+    both = [bound(each, *arguments, significance=significance / 2, **options) for each in (obs, turned)]
+    best = max(both, key=lambda b: b.epsilon)
+    how = "better of both directions, significance divided by 2"
+    perfect = max(b.perfect for b in both)
+    return replace(best, significance=significance, threshold=f"{best.threshold}; {how}", perfect=perfect)
 
 
 def _best_of(
@@ -73,9 +99,14 @@ def _chosen(coins: Coins, policy: Split, significance: float) -> tuple[Coins, in
     if len(first) < 4 or len(rest) < 4:
         raise InputError(f"a split needs at least 4 coins on either side, got {len(first)} and {len(rest)}")
     counts = sorted({_even(len(first) * f) for f in FRACTIONS})
-    shown = [_pure_epsilon(first, c, significance) for c in counts]
-    share = counts[int(np.argmax(shown))] / len(first)
-    return rest, min(_even(len(rest) * share), len(rest)), len(first)
+    options = [(sign, count) for sign in policy.signs for count in counts]
+    shown = [_pure_epsilon(_turned(first, sign), count, significance) for sign, count in options]
+    sign, count = options[int(np.argmax(shown))]
+    return _turned(rest, sign), min(_even(len(rest) * count / len(first)), len(rest)), len(first)
+
+
+def _turned(coins: Coins, sign: float) -> Coins:
+    return coins if sign > 0 else replace(coins, scores=-coins.scores)
 
 
 def _pure_epsilon(coins: Coins, count: int, significance: float) -> float:

@@ -211,22 +211,25 @@ def _split(
     for kind in (member, ~member):
         rows = np.flatnonzero(kind)[np.argsort(scores[kind], kind="stable")]
         look[rng.permutation(rows)[: round(policy.fraction * len(rows))]] = True
-    value = _best_threshold(scores[look], member[look], delta, significance)
-    return value, _count(scores[~look], member[~look], value)
+    ways = [np.where(np.isfinite(scores), sign * scores, -np.inf) for sign in policy.signs]
+    found = [_best_threshold(way[look], member[look], delta, significance) for way in ways]
+    best = max(range(len(ways)), key=lambda i: found[i][1])
+    value = found[best][0]
+    return value, _count(ways[best][~look], member[~look], value)
 
 
-def _best_threshold(scores: Array, member: BoolArray, delta: float, significance: float) -> float:
-    """The threshold with the largest bound on these scores; midway to the next score above."""
+def _best_threshold(scores: Array, member: BoolArray, delta: float, significance: float) -> tuple[float, float]:
+    """The threshold with the largest bound on these scores, midway to the next score above; and that bound."""
     values = np.unique(scores[np.isfinite(scores)])
     if len(values) == 0:
-        return 0.0
+        return 0.0, 0.0
     missed = np.searchsorted(np.sort(scores[member]), values, side="right")
     alarms = (~member).sum() - np.searchsorted(np.sort(scores[~member]), values, side="right")
     fpr = upper_limit(alarms, np.full(len(values), (~member).sum()), significance / 2)
     fnr = upper_limit(missed, np.full(len(values), member.sum()), significance / 2)
     bound = np.maximum(log_ratio(1 - delta - fnr, fpr), log_ratio(1 - delta - fpr, fnr))
     at = int(np.argmax(bound - 1e-9 * (fpr + fnr)))
-    return float(values[at] if at + 1 == len(values) else (values[at] + values[at + 1]) / 2)
+    return float(values[at] if at + 1 == len(values) else (values[at] + values[at + 1]) / 2), float(bound[at])
 
 
 def table_counts(table: Confusion, tests: int) -> dict[str, float]:

@@ -35,7 +35,8 @@ AUDIT = {
     "accuracy": dict,
 }  # fmt: skip
 BOUND = {
-    "epsilon": NUMBER, "delta": NUMBER, "significance": NUMBER, "method": str, "null": str, "any_mechanism": bool,
+    "epsilon": NUMBER, "delta": NUMBER, "significance": NUMBER, "method": str, "null": str, "kind": str,
+    "any_mechanism": bool,
     "adjacency": str, "threshold": str, "counts": dict, "perfect": NUMBER, "at_claim": (*NUMBER, NONE),
     "rates": (dict, NONE), "notes": list,
 }  # fmt: skip

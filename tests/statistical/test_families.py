@@ -79,6 +79,7 @@ COUNTED = (
     (recursion, "expected_right"),
     (ranks, "parameter_lower"),
     (corner, "parameter_lower"),
+    (GaussianFamily, "epsilon"),
 )
 REMEMBERED = [lru_cache(maxsize=None)(getattr(module, name)) for module, name in COUNTED]
 
