@@ -11,7 +11,7 @@ import numpy as np
 from . import check
 from .accounting.claims import Claim
 from .accounting.curves import Curve
-from .bounds import corner, credible, planning, ranks, recursion, steinke, two_worlds
+from .bounds import corner, credible, lifted, planning, ranks, recursion, steinke, two_worlds
 from .bounds.choices import Split, Threshold
 from .bounds.designs import fair_coins, tested_adjacency
 from .bounds.guessing import guess
@@ -139,7 +139,7 @@ def _bounds(
 def other_bounds(
     obs: Observations, claim: Claim | None, *, delta: float, significance: float, tests: Sequence[PlannedTest]
 ) -> tuple[Bound, ...]:
-    """Bounds that no verdict rests on, each at the whole significance: credible ones, and Gaussian families.
+    """Bounds that no verdict rests on, each at the whole significance: credible, asymptotic, and Gaussian families.
 
     Args:
         tests: of the audit; the first one's threshold or number of guesses is used.
@@ -153,6 +153,8 @@ def other_bounds(
         guesses = _affordable(first, obs)
         gaussians = (recursion.one_run_fdp, ranks.order_statistics) if delta > 0 else ()
         found = [method(obs, guesses, delta=delta, significance=significance) for method in gaussians]
+        if min(obs.shape) > 1 and obs.design.coins in ("fair", "fixed"):
+            found.append(lifted.lidp(obs, delta=delta, significance=significance))
     return tuple(replace(b, threshold=f"{b.threshold}; no verdict rests on it") for b in found)
 
 

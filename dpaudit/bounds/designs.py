@@ -96,7 +96,7 @@ def _thinned(obs: Observations) -> Coins:
     With n the smaller of the two counts, every pattern of the kept coins is equally likely. Flipping a kept coin moves
     one of the others the opposite way, since the totals are fixed: the pair that is tested is replace-one.
     """
-    scores, member, present = _in_order(obs)
+    scores, member, present = in_order(obs)
     rng = np.random.default_rng([THINNING_SEED, digest(scores, member, present)])
     keep = np.zeros(member.shape, bool)
     for row, inside_row in enumerate(member):
@@ -112,7 +112,7 @@ def _thinned(obs: Observations) -> Coins:
     return Coins(scores[keep], member[keep], present[keep], adjacency, (note,))
 
 
-def _in_order(obs: Observations) -> tuple[Array, BoolArray, BoolArray]:
+def in_order(obs: Observations) -> tuple[Array, BoolArray, BoolArray]:
     """Scores, membership and presence with each run's canaries by score, and the runs by those: no order of rows or
     columns matters to what is drawn from them.
     """

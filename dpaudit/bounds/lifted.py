@@ -12,7 +12,7 @@ from .. import check
 from ..errors import DesignError, InputError
 from ..records import BoolArray, Bound, Observations
 from .choices import Bonferroni, Fixed, Split, Threshold
-from .designs import _in_order, digest, tested_adjacency
+from .designs import digest, in_order, tested_adjacency
 from .tails import Array, log_ratio
 from .two_worlds import policy
 
@@ -231,7 +231,7 @@ def _solve(rate: float, runs: int, level: float, slope: float, constant: float) 
 
 
 def _tables(obs: Observations, delta: float, significance: float, threshold: Threshold, order: int) -> list[Table]:
-    scores, member, present = _in_order(obs)
+    scores, member, present = in_order(obs)
     scores = np.where(present, scores, -np.inf)
     match threshold:
         case Fixed(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -179,24 +180,31 @@ def _print(audit: Audit, others: tuple[Bound, ...], assumed: list[str]) -> None:
     if audit.p_value is not None and audit.power is not None:
         facts.append(f"p-value {audit.p_value:.3g}, power against twice the claim {audit.power:.2f}")
     say(f"{'; '.join(facts)}; δ = {audit.delta:g}, error probability {audit.error_probability:g}")
+    say("")
+    for method, null in dict.fromkeys((b.method, b.null) for b in (*audit.bounds, *others)):
+        say(f"{method}: {null}")
     for note in dict.fromkeys([*audit.notes, *(n for b in (*audit.bounds, *others) for n in b.notes)]):
         say(f"note: {note}")
 
 
 def _row(b: Bound) -> tuple[str, ...]:
-    holds = b.null if b.any_mechanism or b.kind != "confidence" else f"{b.null} (recipe)"
-    confidence = f"{100 * (1 - b.significance):.4g} %" + ("" if b.kind == "confidence" else f" {b.kind}")
+    holds = "any mechanism" if b.any_mechanism else "the family only" if b.kind == "confidence" else b.kind
     return (
         number(b.epsilon),
         f"{b.delta:g}",
-        confidence,
-        b.method,
+        f"{100 * (1 - b.significance):.4g} %",
+        _short(b),
         holds,
         b.adjacency,
-        b.threshold,
+        b.threshold.replace("; all canaries, given on score", ""),
         number(b.perfect),
         number(b.at_claim),
     )
+
+
+def _short(b: Bound) -> str:
+    """The method without its source, which stands below the table."""
+    return re.sub(r" \([^()]*\d{4}[^()]*\)", "", b.method)
 
 
 def _exit_code(audits: list[Audit], require_power: bool) -> int:

@@ -8,14 +8,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ..errors import DpauditError
+
 MISTAKE, VIOLATED, UNDERPOWERED = 2, 1, 5
 Progress = Callable[[int, int, str], None]
 _WIDTH = 140
 
 
+class ReaderGoneError(DpauditError):
+    """Whoever read our output has closed it, as ``head`` does."""
+
+
 def say(text: str) -> None:
     """A result, to stdout."""
-    print(text)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Not let through as it is: typer would make exit code 1 of it, which means that a claim is violated.
+        raise ReaderGoneError("nobody reads the output any more") from None
 
 
 def say_aside(text: str) -> None:
@@ -25,7 +35,7 @@ def say_aside(text: str) -> None:
 
 def say_json(document: Mapping[str, Any]) -> None:
     """The one document of ``--json``; strict JSON."""
-    print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+    say(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def fail(message: str, code: int, as_json: bool) -> int:
@@ -39,14 +49,20 @@ def fail(message: str, code: int, as_json: bool) -> int:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of results, to stdout."""
+    import io
+    import shutil
+
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
     grid = Table(*columns, show_edge=False, pad_edge=False)
     for row in rows:
         grid.add_row(*row)
+    # Drawn aside, since rich ends the program by itself where nobody reads its output any more.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
     console.print(grid)
+    say("\n".join(line.rstrip() for line in console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import typer
 
 from ..errors import DpauditError, Interrupted
 from . import account, bound, demo, init, plan, report, run
-from .console import MISTAKE, fail, say_aside
+from .console import MISTAKE, ReaderGoneError, fail, say_aside
 
 INTERRUPTED, INTERNAL = 3, 4
 _TYPER_INTERRUPTED = 130  # what newer typers make of a KeyboardInterrupt inside a command
@@ -83,12 +83,12 @@ def _ended(given: Sequence[str]) -> int:
         if code == _TYPER_INTERRUPTED:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
+    except ReaderGoneError:
+        return INTERRUPTED
     except DpauditError as error:
         return fail(str(error), INTERRUPTED if isinstance(error, Interrupted) else MISTAKE, as_json)
     except _UsageError as error:
         return fail(error.format_message(), MISTAKE, as_json)
-    except BrokenPipeError:
-        return INTERRUPTED
     except OSError as error:
         return _refused_by_the_system(error, as_json)
     except (KeyboardInterrupt, typer.Abort):

@@ -379,6 +379,16 @@ def test_nothing_leaves_as_1_by_accident(
     assert code == (4 if isinstance(raised, SystemExit) else 3)
 
 
+def test_a_reader_that_goes_away_is_no_violation(tmp_path: Path) -> None:
+    path = scores_csv(tmp_path / "scores.csv", 1.0)
+    command = [sys.executable, "-m", "dpaudit", "bound", str(path), "--delta", "1e-5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (3, "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_interrupted_by_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     spec = small_spec(tmp_path / "a.toml", **{"runs = 12": "runs = 4000", "steps = 20": "steps = 200"})
