@@ -2,6 +2,8 @@
 #
 #   make audit      audit three trainers on real digits; the report lands in reports/runs/digits
 #   make test       lint, types, doctests, tests
+#   make evidence   measure what is claimed of the bounds, into docs/methods.md (five minutes on two cores)
+#   make bench      time every bound beside jax_privacy; `make peers` installs it into .venv-peers, apart from .venv
 #
 # torch from PyPI brings CUDA on Linux. For the small CPU build:
 #   make audit PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -15,7 +17,9 @@ BIN := .venv/bin
 READY := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: audit test test-all lint samples demo clean
+PEER := .venv-peers/jax
+
+.PHONY: audit test test-all lint samples demo evidence peers bench clean
 .DELETE_ON_ERROR:
 
 audit: $(READY)
@@ -35,6 +39,19 @@ lint: $(READY)
 demo: $(READY)
 	$(BIN)/dpaudit demo
 
+evidence: $(READY)
+	$(BIN)/python benchmarks/evidence.py --workers $(WORKERS)
+
+peers: $(PEER)/.installed
+
+bench: peers
+	$(BIN)/python benchmarks/bounds.py
+
+$(PEER)/.installed: | $(READY)
+	$(BIN)/python -m venv $(PEER)
+	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check jax-privacy==2.0.0
+	touch $@
+
 # What is committed under reports/samples is what these commands made, and only the part that may be released.
 samples: $(READY)
 	$(BIN)/dpaudit run digits --out reports/runs/sample-digits --fresh
@@ -43,7 +60,7 @@ samples: $(READY)
 	cp -R reports/runs/sample-digits/release reports/samples/digits
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find dpaudit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(READY): pyproject.toml constraints.txt

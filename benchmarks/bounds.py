@@ -3,7 +3,7 @@
 Scores: ``default_rng(0)``, N(0, 1) without and N(1, 1) with the canary, n of either; δ = 1e-5, significance 5 %. Each
 round times dpaudit here and jax_privacy in a process of its own environment (``make peers``), in an order that
 alternates; the ratio is taken within a round. One thread each, CPU time, less what a first call imports or compiles.
-The numbers of guesses and the fixed threshold are the same on both sides; what "searched" and "split" search differs.
+Numbers of guesses, fixed threshold and split are the same on both sides; what is searched over is not: no bar there.
 
     make bench        (or: python benchmarks/bounds.py --rounds 5 --largest 10000)
 """
@@ -80,12 +80,17 @@ def _split(_: int) -> bounds.Split:
 
 @dataclass(frozen=True)
 class Row:
-    """A bound, its bars in CPU seconds by n, and the name of the peer's call for the same bound."""
+    """A bound, its bars in CPU seconds by n, and the name of the peer's call.
+
+    Attributes:
+        same: whether both compute the same bound, so that the ratio may be at most 1; what is searched over differs.
+    """
 
     name: str
     call: Method
     bars: dict[int, float]
     peer: str = ""
+    same: bool = True
 
 
 _EVERY = {100_000: 1.0}
@@ -95,14 +100,14 @@ _MIDDLE = bounds.Fixed(MU / 2)
 ROWS = (
     Row("clopper_pearson, fixed", _worlds(bounds.clopper_pearson, _MIDDLE), _EVERY, "cp, fixed"),
     Row("clopper_pearson, split", _worlds(bounds.clopper_pearson, bounds.Split()), _EVERY, "cp, split"),
-    Row("clopper_pearson, ranks", _worlds(bounds.clopper_pearson, bounds.Ranks()), _EVERY, "cp, searched"),
+    Row("clopper_pearson, ranks", _worlds(bounds.clopper_pearson, bounds.Ranks()), _EVERY, "cp, searched", False),
     Row("one_run, m/10", _coins(bounds.one_run, _tenth), _EVERY, "one run, m/10"),
     Row("one_run, split", _coins(bounds.one_run, _split), _EVERY, "one run, split"),
-    Row("one_run, best of 3", _coins(bounds.one_run, _several), _EVERY, "one run, searched"),
+    Row("one_run, best of 3", _coins(bounds.one_run, _several), _EVERY, "one run, searched", False),
     Row("one_run_fdp, m/10", _coins(bounds.one_run_fdp, _tenth), _FDP, "fdp, m/10"),
     Row("one_run_fdp, split", _coins(bounds.one_run_fdp, _split), _EVERY, "fdp, split"),
-    Row("one_run_fdp, best of 3", _coins(bounds.one_run_fdp, _several), _EVERY, "fdp, searched"),
-    Row("gaussian, ranks", _worlds(bounds.gaussian, bounds.Ranks()), _EVERY, "gaussian, searched"),
+    Row("one_run_fdp, best of 3", _coins(bounds.one_run_fdp, _several), _EVERY, "fdp, searched", False),
+    Row("gaussian, ranks", _worlds(bounds.gaussian, bounds.Ranks()), _EVERY, "gaussian, searched", False),
     Row("joint_beta, fixed", _worlds(bounds.joint_beta, _MIDDLE), _JOINT),
     Row("jeffreys, fixed", _worlds(bounds.jeffreys, _MIDDLE), _EVERY),
     Row("lidp, fixed", _worlds(bounds.lidp, _MIDDLE), _EVERY),
@@ -183,7 +188,8 @@ def report(row: Row, n: int, mine: list[float], theirs: list[float]) -> bool:
     if theirs:
         ratios = [a / b for a, b in zip(mine, theirs, strict=False)]
         line += f"{1e3 * median(theirs):12.1f}{median(ratios):9.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        met = met and median(ratios) <= 1.0
+        met = met and (median(ratios) <= 1.0 or not row.same)
+        line += "" if row.same else "  not the same bound"
     print(line + ("" if met else "   MISSED"), flush=True)
     return met
 

@@ -143,12 +143,17 @@ def _guessing(known: Known, n: int) -> dict[tuple[str, str], Measure]:
         "one_run_fdp, family": (bounds.one_run_fdp, known.families.get("one_run_fdp")),
         "order_statistics": (bounds.order_statistics, known.families.get("order_statistics")),
     }
-    return {
+    cells = {
         (name, policy): _told(method, k, told)
         for name, (method, told) in methods.items()
         if told is not None
         for policy, k in guess_policies(n).items()
     }
+    if (told := known.families.get("order_statistics")) is not None:
+        cells["order_statistics", "all, farthest"] = _told(
+            bounds.order_statistics, n, {**told, "threshold": bounds.Fixed(known.middle)}
+        )
+    return cells
 
 
 def _told(method: Callable[..., Any], k: Any, told: dict[str, Any]) -> Measure:

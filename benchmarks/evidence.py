@@ -26,7 +26,6 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"): 
 
 import error_rates as rates  # noqa: E402
 import tightness  # noqa: E402
-from mechanisms import DELTA  # noqa: E402
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "methods.md"
 BEGIN, END = "<!-- evidence:begin -->", "<!-- evidence:end -->"
@@ -154,7 +153,7 @@ def _preamble() -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "scipy", "dp-accounting"))
     return (
         f"Made by `make evidence` with Python {platform.python_version()}, {versions}; significance 5 %, "
-        f"δ = {DELTA:g}, seeds fixed."
+        "δ = 1e-5, seeds fixed."
     )
 
 
@@ -201,14 +200,16 @@ def _medians(medians: Mapping[tuple[int, float], Mapping[str, float]]) -> str:
     )
     titles = [f"n = {n:,}, μ = {mu:g}" for n, mu in medians]
     rows = [["truth", *(f"{tightness.truth(mu):.3f}" for _, mu in medians)]]
-    for row in tightness.ROWS:
-        rows.append([f"{row.name}", *(_median(row, at, found) for at, found in medians.items())])
+    rows += [[row.name, *(_median(row, at, found) for at, found in medians.items())] for row in tightness.ROWS]
     return head + "\n\n" + _table(["", *titles], rows)
 
 
 def _median(row: tightness.Row, at: tuple[int, float], found: Mapping[str, float]) -> str:
     bar = _bar(row, at, found)
-    return f"{found[row.name]:.3f}" + ("" if bar is None else f" ({bar:.3g})")
+    text = f"{found[row.name]:.3f}"
+    return (
+        text if bar is None else f"{text} ({bar:.3g})" if found[row.name] >= bar else f"**{text}** ({bar:.3g}, missed)"
+    )
 
 
 def _dp_sgd(ratios: Mapping[tuple[float, tuple[float, int]], tightness.Measured]) -> str:

@@ -32,12 +32,15 @@ class Known:
     Attributes:
         families: what a method that names a family needs to be told of it, by the method's name; methods that are not
             listed do not hold on this mechanism.
+        middle: the score at which "in" and "out" are equally likely.
+        replaced: ε where a second record moves the other way, for coins drawn as exact halves.
     """
 
     name: str
     draw: Draw
     epsilon: float
     families: dict[str, dict[str, Any]]
+    middle: float = 0.0
     replaced: float = math.inf
 
 
@@ -51,7 +54,9 @@ def randomised_response(epsilon: float) -> Known:
     # Of two coins that are exchanged both answers must be right: q² − e^ε (1 − q)² = δ.
     right = float(expit(epsilon))
     replaced = math.log((right**2 - DELTA) / (1 - right) ** 2)
-    return Known(f"randomised response {epsilon:g}", draw, _at(PairCurve(epsilon, 0.0)), {}, max(replaced, 0.0))
+    return Known(
+        f"randomised response {epsilon:g}", draw, _at(PairCurve(epsilon, 0.0)), {}, replaced=max(replaced, 0.0)
+    )
 
 
 def gaussian(mu: float) -> Known:
@@ -62,6 +67,7 @@ def gaussian(mu: float) -> Known:
         lambda rng, member: mu * member + rng.normal(size=member.shape),
         _at(GaussianCurve(mu)),
         {"gaussian": {}, "claimed_family": {"claim": claim}, "order_statistics": {}, "one_run_fdp": {}},
+        middle=mu / 2,
     )
 
 
@@ -72,6 +78,7 @@ def laplace(epsilon: float) -> Known:
         lambda rng, member: epsilon * member + rng.laplace(size=member.shape),
         _at(LaplaceCurve(epsilon)),
         {"order_statistics": {"family": bounds.LaplaceFamily()}},
+        middle=epsilon / 2,
     )
 
 

@@ -87,6 +87,13 @@ ROWS = (
         {(1000, 1.0): 3.9, (1000, 2.0): 9.1, (100_000, 1.0): 4.25},
     ),
     Row(
+        "order_statistics, m/2 guesses, farthest from μ/2",
+        lambda obs, mu: (
+            bounds.order_statistics(obs, obs.coins // 2, delta=DELTA, threshold=bounds.Fixed(mu / 2)).epsilon
+        ),
+        {},
+    ),
+    Row(
         "order_statistics, best of m/10, m/2, m, farthest from μ/2",
         lambda obs, mu: (
             bounds.order_statistics(
@@ -180,7 +187,7 @@ def dp_sgd(epsilon: float, rate: float, steps: int, seed: int = 0) -> Measured:
 def _summary(drawn: list[Observations], claim: Claim, guesses: int) -> Measured:
     """The median run, and the first run above the truth: one more right guess never lowers a bound."""
     middle, spent = bounds.Fixed(0.0), claim.epsilon(DELTA)
-    drawn.sort(key=lambda obs: ranks._farthest(fair_coins(obs, "evidence"), guesses, middle.threshold).right)
+    drawn.sort(key=lambda obs: ranks.farthest(fair_coins(obs, "evidence"), guesses, middle.threshold).right)
 
     def epsilon(at: int) -> float:
         return bounds.order_statistics(drawn[at], guesses, delta=DELTA, claim=claim, threshold=middle).epsilon

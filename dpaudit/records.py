@@ -9,6 +9,7 @@ import enum
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -292,8 +293,15 @@ def _flags(name: str, value: ArrayLike, shape: tuple[int, ...]) -> BoolArray:
     return _frozen(array.astype(bool))
 
 
+@lru_cache(maxsize=8)
+def _numbered(length: int) -> tuple[str, ...]:
+    return tuple(map(str, range(length)))
+
+
 def _names(name: str, value: Sequence[Any] | None, length: int) -> tuple[str, ...]:
-    names = tuple(str(i) for i in (range(length) if value is None else value))
+    if value is None:
+        return _numbered(length)
+    names = tuple(str(i) for i in value)
     if len(names) != length or len(set(names)) != length:
         raise InputError(f"{name} must be {length} different names, got {len(names)} with {len(set(names))} different")
     return names

@@ -11,6 +11,7 @@ from .recursion import one_run_fdp
 from .searching import either_direction
 from .steinke import one_run
 from .two_worlds import clopper_pearson
+from .weighted import weighted_order_statistics
 
 __all__ = [
     "Bonferroni",
@@ -30,4 +31,5 @@ __all__ = [
     "one_run_fdp",
     "order_statistics",
     "sequential",
+    "weighted_order_statistics",
 ]

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
 from .choices import Split, Threshold
 from .designs import require_runs
-from .families import ClaimFamily, Family, GaussianFamily, largest_refuted
+from .families import ClaimFamily, Family, GaussianFamily, largest_refuted, rough_curve
 from .two_worlds import Confusion, confusions, policy, table_counts
 
 METHOD = "corner of Clopper–Pearson limits"
@@ -84,7 +84,7 @@ def _bound(
         threshold=policy(threshold, obs.shape[1]),
         counts=table_counts(best, len(tables)),
         perfect=family.ceiling(perfect, delta),
-        at_claim=None if claim is None else family.ceiling(_at_claim(claim.curve, best, family, level), delta),
+        at_claim=None if claim is None else family.ceiling(_at_claim(rough_curve(claim), best, family, level), delta),
         rates=best.limits(level),
     )
 

@@ -108,7 +108,8 @@ class ClaimFamily(Family):
         return max(noise / _LEAST_NOISE, 2.0)
 
     def _member(self, parameter: float) -> Claim:
-        return replace(self.claim, finest=_CELL).with_noise_scaled(1.0 / parameter)
+        # Losses grow with the parameter, and so may the cells.
+        return replace(self.claim, finest=_CELL * max(parameter, 1.0)).with_noise_scaled(1.0 / parameter)
 
     def curve(self, parameter: Array) -> Curve:
         value = float(np.asarray(parameter))
@@ -120,6 +121,11 @@ class ClaimFamily(Family):
 
     def ceiling(self, parameter: float, delta: float) -> float:
         return 0.0 if parameter == 0.0 else self._member(parameter).epsilon(delta)
+
+
+def rough_curve(claim: Claim) -> Curve:
+    """The claim's curve as near as is quick, for ceilings."""
+    return replace(claim, finest=_CELL).curve
 
 
 def family_of(claim: Claim | None, delta: float) -> Family:

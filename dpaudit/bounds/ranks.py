@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
 from .choices import Fixed
 from .designs import Coins, fair_coins
-from .families import Family, family_of, largest_refuted
+from .families import Family, family_of, largest_refuted, rough_curve
 from .guessing import Guesses, guess
 from .searching import GuessCount, best_over
 from .tails import SLACK, Array, at_least
@@ -76,7 +76,7 @@ def _bound(
     claim: Claim | None,
     threshold: Fixed | None,
 ) -> Bound:
-    got = guess(coins, guesses) if threshold is None else _farthest(coins, guesses, threshold.threshold)
+    got = guess(coins, guesses) if threshold is None else farthest(coins, guesses, threshold.threshold)
 
     def parameter(right: int) -> float:
         return parameter_lower(family, got.coins, got.planned, right, level)
@@ -95,7 +95,7 @@ def _bound(
         threshold=_policy(got, threshold),
         counts=got.counts(),
         perfect=ceiling(got.planned),
-        at_claim=None if claim is None else ceiling(got.planned - _median_errors(claim.curve, got)),
+        at_claim=None if claim is None else ceiling(got.planned - _median_errors(rough_curve(claim), got)),
         rates=got.rates,
         notes=coins.notes,
     )
@@ -159,7 +159,7 @@ def _at_most(errors: int, guesses: int, rate: Array) -> Array:
     return at_least(guesses - errors, guesses, 1.0 - rate)
 
 
-def _farthest(coins: Coins, guesses: int, threshold: float) -> Guesses:
+def farthest(coins: Coins, guesses: int, threshold: float) -> Guesses:
     """Guess the scores farthest from a threshold; those tied across the cut, or on the threshold, abstain."""
     guesses = check.integer("guesses", guesses, 2, len(coins))
     scores, member = coins.scores[coins.present], coins.member[coins.present]

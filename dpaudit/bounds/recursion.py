@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
 from . import families
 from .designs import Coins, fair_coins
-from .families import Family, GaussianFamily, PairFamily, family_of
+from .families import Family, GaussianFamily, PairFamily, family_of, rough_curve
 from .guessing import guess
 from .halves import expected_right
 from .searching import GuessCount, best_over
@@ -121,7 +121,7 @@ def _bound(coins: Coins, guesses: int, level: float, family: Family, delta: floa
         threshold=f"{got.planned} guesses, fixed beforehand",
         counts=got.counts(),
         perfect=ceiling(got.planned),
-        at_claim=None if claim is None else ceiling(expected_right(claim.curve, got.coins, got.planned)),
+        at_claim=None if claim is None else ceiling(expected_right(rough_curve(claim), got.coins, got.planned)),
         rates=got.rates,
         notes=coins.notes,
     )

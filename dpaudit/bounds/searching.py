@@ -13,8 +13,7 @@ from ..errors import InputError
 from ..records import BoolArray, Bound, Observations
 from .choices import Split
 from .designs import Coins, digest
-from .guessing import guess
-from .tails import log_ratio, upper_limit
+from .tails import Array, log_ratio, upper_limit
 
 GuessCount = int | Sequence[int] | Split
 FRACTIONS = tuple(2.0 ** (-i / 2) for i in range(13))
@@ -100,7 +99,7 @@ def _chosen(coins: Coins, policy: Split, significance: float) -> tuple[Coins, in
         raise InputError(f"a split needs at least 4 coins on either side, got {len(first)} and {len(rest)}")
     counts = sorted({_even(len(first) * f) for f in FRACTIONS})
     options = [(sign, count) for sign in policy.signs for count in counts]
-    shown = [_pure_epsilon(_turned(first, sign), count, significance) for sign, count in options]
+    shown = np.concatenate([_pure_epsilon(_turned(first, sign), counts, significance) for sign in policy.signs])
     sign, count = options[int(np.argmax(shown))]
     return _turned(rest, sign), min(_even(len(rest) * count / len(first)), len(rest)), len(first)
 
@@ -109,11 +108,24 @@ def _turned(coins: Coins, sign: float) -> Coins:
     return coins if sign > 0 else replace(coins, scores=-coins.scores)
 
 
-def _pure_epsilon(coins: Coins, count: int, significance: float) -> float:
+def _pure_epsilon(coins: Coins, counts: Sequence[int], significance: float) -> Array:
     """The bound at δ = 0, which a number of guesses is chosen by: the log odds of the lower limit of being right."""
-    got = guess(coins, count)
-    wrong = upper_limit(got.planned - got.right, got.planned, significance)
-    return float(log_ratio(1.0 - wrong, wrong))
+    wrong = upper_limit(np.array(counts) - _right(coins, counts), counts, significance)
+    return log_ratio(1.0 - wrong, wrong)
+
+
+def _right(coins: Coins, counts: Sequence[int]) -> Array:
+    """For every count as many right guesses as :func:`~dpaudit.bounds.guessing.guess` finds, from one sort for all."""
+    scores = coins.scores[coins.present]
+    order = np.argsort(scores)
+    scores, members = scores[order], np.append(0, np.cumsum(coins.member[coins.present][order]))
+    n = len(scores)
+    if n < 2:
+        return np.zeros(len(counts))
+    side = np.minimum(np.array(counts) // 2, n // 2)
+    high = np.searchsorted(scores, scores[n - side - 1], side="right")
+    low = np.searchsorted(scores, scores[side], side="left")
+    return members[n] - members[high] + low - members[low]
 
 
 def _part(coins: Coins, keep: BoolArray) -> Coins:

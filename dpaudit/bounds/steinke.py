@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from .. import check
@@ -117,7 +118,12 @@ def epsilon_lower(coins: int, guesses: int, right: int, delta: float, significan
     low, high = 0.0, 1.0
     while refuted(high):
         low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
+    width = 1e-10 * high
+    root = brentq(lambda e: _log_p(coins, guesses, right, e, delta) - np.log(significance), low, high, xtol=width)
+    while not refuted(root - width) and root - width > low:
+        width *= 2
+    return max(root - width, low)
+
+
+def _log_p(coins: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    return float(np.log(max(p_value(coins, guesses, right, epsilon, delta), 1e-300)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import check
 from ..accounting.claims import Claim
@@ -19,6 +20,7 @@ from .tails import Array, log_ratio, upper_limit
 
 METHOD = "Clopper–Pearson over independent runs (Jagielski et al. 2020; Nasr et al. 2021)"
 NULL = "any (ε, δ)-DP mechanism; runs independent"
+_MOST_THRESHOLDS = 160
 
 
 @dataclass(frozen=True)
@@ -223,13 +225,23 @@ def _best_threshold(scores: Array, member: BoolArray, delta: float, significance
     values = np.unique(scores[np.isfinite(scores)])
     if len(values) == 0:
         return 0.0, 0.0
-    missed = np.searchsorted(np.sort(scores[member]), values, side="right")
-    alarms = (~member).sum() - np.searchsorted(np.sort(scores[~member]), values, side="right")
-    fpr = upper_limit(alarms, np.full(len(values), (~member).sum()), significance / 2)
-    fnr = upper_limit(missed, np.full(len(values), member.sum()), significance / 2)
+    tried = _spread(len(values))
+    missed = np.searchsorted(np.sort(scores[member]), values[tried], side="right")
+    alarms = (~member).sum() - np.searchsorted(np.sort(scores[~member]), values[tried], side="right")
+    fpr = upper_limit(alarms, (~member).sum(), significance / 2)
+    fnr = upper_limit(missed, member.sum(), significance / 2)
     bound = np.maximum(log_ratio(1 - delta - fnr, fpr), log_ratio(1 - delta - fpr, fnr))
-    at = int(np.argmax(bound - 1e-9 * (fpr + fnr)))
-    return float(values[at] if at + 1 == len(values) else (values[at] + values[at + 1]) / 2), float(bound[at])
+    best = int(np.argmax(bound - 1e-9 * (fpr + fnr)))
+    at = int(tried[best])
+    return float(values[at] if at + 1 == len(values) else (values[at] + values[at + 1]) / 2), float(bound[best])
+
+
+def _spread(count: int) -> NDArray[np.intp]:
+    """Which of so many thresholds to try: all, or of many those some per cent of their rank apart, from both ends."""
+    if count <= _MOST_THRESHOLDS:
+        return np.arange(count)
+    ranks = np.unique(np.geomspace(1, count, _MOST_THRESHOLDS // 2).astype(np.intp)) - 1
+    return np.union1d(ranks, count - 1 - ranks)
 
 
 def table_counts(table: Confusion, tests: int) -> dict[str, float]:

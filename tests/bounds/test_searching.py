@@ -10,7 +10,8 @@ from scipy.stats import beta
 
 from dpaudit import Claim, Observations, bounds
 from dpaudit.bounds import searching, two_worlds
-from dpaudit.bounds.designs import fair_coins
+from dpaudit.bounds.designs import Coins, fair_coins
+from dpaudit.bounds.guessing import guess
 from dpaudit.bounds.tails import upper_limit
 from dpaudit.errors import InputError
 
@@ -112,6 +113,16 @@ def test_the_number_of_guesses_depends_on_no_coin_of_the_rest():
     for seed in range(5):
         member = np.where(inside, np.random.default_rng(seed).random(obs.shape) < 0.5, obs.member)
         assert rest_of(Observations(obs.scores, member), bounds.Split())[1] == count
+
+
+def test_right_guesses_from_one_sort_are_those_of_guessing_each():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        n = int(rng.integers(2, 40))
+        scores, present = np.round(rng.normal(size=n), rng.integers(0, 3)), rng.random(n) < rng.choice([0.3, 1.0])
+        flipped = Coins(scores, rng.random(n) < 0.5, present, "add-remove")
+        counts = [int(k) for k in rng.integers(2, n + 1, 5)]
+        assert list(searching._right(flipped, counts)) == [guess(flipped, k).right for k in counts]
 
 
 def test_tied_coins_stay_together():
@@ -222,6 +233,15 @@ def test_the_rate_above_a_rank_is_beta(n, rank):
     # To count the rank itself as a false alarm would waste the level, to count one fewer would break it.
     assert np.mean(rates > float(upper_limit(rank, n, level))) < level
     assert rank == 1 or np.mean(rates > float(upper_limit(rank - 2, n, level))) > level
+
+
+def test_few_of_many_thresholds_are_tried():
+    assert list(two_worlds._spread(160)) == list(range(160))
+    tried = two_worlds._spread(100_000)
+    assert len(tried) <= 160 and tried[0] == 0 and tried[-1] == 99_999
+    assert set(range(6)) <= set(tried) and set(range(99_994, 100_000)) <= set(tried)
+    gaps = np.diff(tried) / np.minimum(tried[1:], 100_000 - tried[:-1])
+    assert np.max(gaps[20:-20]) < 0.2
 
 
 @pytest.mark.parametrize("bad", [[], [0], [1, 1], [2.5], [True]])
