@@ -58,6 +58,8 @@ samples: $(READY)
 	rm -rf reports/samples/digits
 	mkdir -p reports/samples
 	cp -R reports/runs/sample-digits/release reports/samples/digits
+	rm -rf reports/samples/demo
+	$(BIN)/dpaudit demo --out reports/samples/demo
 
 clean:
 	rm -rf .venv .venv-peers build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -78,6 +78,12 @@ def _split(_: int) -> bounds.Split:
     return bounds.Split()
 
 
+def _weighted(both: Scores) -> Bound:
+    member = np.repeat([True, False], [len(both[0]), len(both[1])])
+    obs = Observations(np.concatenate(both), member)
+    return bounds.weighted_order_statistics(obs, delta=DELTA, threshold=bounds.Fixed(MU / 2))
+
+
 @dataclass(frozen=True)
 class Row:
     """A bound, its bars in CPU seconds by n, and the name of the peer's call.
@@ -115,6 +121,7 @@ ROWS = (
     Row("one_run_fdp of a pair, m/10", _coins(bounds.one_run_fdp, _tenth, claim=PAIR), _EVERY),
     Row("one_run_fdp of the recipe, m/10", _coins(bounds.one_run_fdp, _tenth, claim=CLAIM), _EVERY),
     Row("order_statistics, m", _coins(bounds.order_statistics, lambda m: m, threshold=_MIDDLE), _EVERY),
+    Row("weighted_order_statistics", _weighted, _EVERY),
     Row("order_statistics, m/10", _coins(bounds.order_statistics, _tenth), _EVERY),
     Row("order_statistics of the recipe, m/10", _coins(bounds.order_statistics, _tenth, claim=CLAIM), _EVERY),
 )

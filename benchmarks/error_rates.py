@@ -33,7 +33,7 @@ from mechanisms import (
 from scipy.stats import binom
 
 from dpaudit import Claim, Observations, bounds
-from dpaudit.bounds import corner, credible, ranks, recursion, steinke
+from dpaudit.bounds import corner, credible, ranks, recursion, steinke, weighted
 from dpaudit.bounds.families import GaussianFamily
 
 ALPHA, SIGMAS, AGAIN = 0.05, 3.0, 10
@@ -106,6 +106,7 @@ def remember() -> None:
         (ranks, "parameter_lower"),
         (corner, "parameter_lower"),
         (credible, "joint_beta_lower"),
+        (weighted, "_largest"),
         (GaussianFamily, "epsilon"),
     )
     for owner, name in counted:
@@ -150,8 +151,10 @@ def _guessing(known: Known, n: int) -> dict[tuple[str, str], Measure]:
         for policy, k in guess_policies(n).items()
     }
     if (told := known.families.get("order_statistics")) is not None:
-        cells["order_statistics", "all, farthest"] = _told(
-            bounds.order_statistics, n, {**told, "threshold": bounds.Fixed(known.middle)}
+        middle = bounds.Fixed(known.middle)
+        cells["order_statistics", "all, farthest"] = _told(bounds.order_statistics, n, {**told, "threshold": middle})
+        cells["weighted_order_statistics", "all, farthest"] = _thresholded(
+            bounds.weighted_order_statistics, middle, told
         )
     return cells
 

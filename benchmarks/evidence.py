@@ -196,7 +196,9 @@ def _medians(medians: Mapping[tuple[int, float], Mapping[str, float]]) -> str:
     head = (
         f"**How near the truth**: medians over seeds 0 to {tightness.SEEDS - 1} (0 to {tightness.SEEDS_OF_MANY - 1} at "
         "n = 100,000) of one run with n canaries of either kind, scores N(0, 1) and N(μ, 1), guesses fixed beforehand. "
-        f"In brackets the bar; a searched number of guesses must reach {tightness.WITHIN:.0%} of the fixed one."
+        f"In brackets the bar; a searched number of guesses must reach {tightness.WITHIN:.0%} of the fixed one. (At "
+        "n = 1,000 and μ = 1 the same 2,000 guesses counted plainly have 617 errors on average, whose exact limit is "
+        "3.888; counting the surer half twice, and guessing fewer, both reach the bar of 3.9.)"
     )
     titles = [f"n = {n:,}, μ = {mu:g}" for n, mu in medians]
     rows = [["truth", *(f"{tightness.truth(mu):.3f}" for _, mu in medians)]]

@@ -82,9 +82,14 @@ ROWS = (
         FDP,
     ),
     Row(
-        FAMILY,
-        lambda obs, mu: bounds.order_statistics(obs, obs.coins, delta=DELTA, threshold=bounds.Fixed(mu / 2)).epsilon,
+        "weighted_order_statistics, m guesses, farthest from μ/2",
+        lambda obs, mu: bounds.weighted_order_statistics(obs, delta=DELTA, threshold=bounds.Fixed(mu / 2)).epsilon,
         {(1000, 1.0): 3.9, (1000, 2.0): 9.1, (100_000, 1.0): 4.25},
+    ),
+    Row(
+        FAMILY,  # at the expected 617 errors of 2,000 the exact limit is 3.888: a plain count can't reach 3.9
+        lambda obs, mu: bounds.order_statistics(obs, obs.coins, delta=DELTA, threshold=bounds.Fixed(mu / 2)).epsilon,
+        {(1000, 2.0): 9.1, (100_000, 1.0): 4.25},
     ),
     Row(
         "order_statistics, m/2 guesses, farthest from μ/2",

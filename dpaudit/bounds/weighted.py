@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..records import Bound, Observations
 from .choices import Fixed
 from .designs import Coins, fair_coins
-from .families import Family, family_of
+from .families import Family, family_of, rough_curve
 from .guessing import Guesses
 from .ranks import error_rates, farthest
 from .tails import SLACK, Array, mass
@@ -81,7 +81,9 @@ def weighted_order_statistics(
         threshold=f"all coins guessed, fixed beforehand at {threshold.threshold:g}; the surer half counts twice",
         counts={**every.counts(), "correct_in_surer_half": sure.right},
         perfect=chosen.ceiling(parameter(half + all_coins), delta),
-        at_claim=None if claim is None else chosen.ceiling(parameter(_median(claim.curve, all_coins, half)), delta),
+        at_claim=None
+        if claim is None
+        else chosen.ceiling(parameter(_median(rough_curve(claim), all_coins, half)), delta),
         rates=every.rates,
         notes=coins.notes,
     )
@@ -136,8 +138,8 @@ def _largest(family: Family, coins: int, half: int, statistic: int, level: float
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0
-    while high < 1e4 and refuted(high):
-        low, high = high, 2 * high
+    while high < family.most and refuted(high):
+        low, high = high, min(2 * high, family.most)
     while high - low > max(_TOLERANCE, family.tolerance) * high:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
