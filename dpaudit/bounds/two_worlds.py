@@ -20,7 +20,7 @@ from .tails import Array, log_ratio, upper_limit
 
 METHOD = "Clopper–Pearson over independent runs (Jagielski et al. 2020; Nasr et al. 2021)"
 NULL = "any (ε, δ)-DP mechanism; runs independent"
-_MOST_THRESHOLDS = 160
+_MOST_THRESHOLDS = 128
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,10 @@ def _split(
     """Choose on a part of the runs, count on the rest; both parts take the same share of members and others."""
     # Sorted by score first, so that the order of the rows never matters; drawn from the scores as well as the seed,
     # since a seed alone would always pick the same ranks.
-    rng = np.random.default_rng([policy.seed, digest(np.sort(scores[member]), np.sort(scores[~member]))])
+    both = [np.flatnonzero(kind)[np.argsort(scores[kind], kind="stable")] for kind in (member, ~member)]
+    rng = np.random.default_rng([policy.seed, digest(*(scores[rows] for rows in both))])
     look = np.zeros(len(scores), bool)
-    for kind in (member, ~member):
-        rows = np.flatnonzero(kind)[np.argsort(scores[kind], kind="stable")]
+    for rows in both:
         look[rng.permutation(rows)[: round(policy.fraction * len(rows))]] = True
     ways = [np.where(np.isfinite(scores), sign * scores, -np.inf) for sign in policy.signs]
     found = [_best_threshold(way[look], member[look], delta, significance) for way in ways]
