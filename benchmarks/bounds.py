@@ -169,10 +169,10 @@ def peer() -> Iterator[Peer | None]:
 
 
 def compare(row: Row, n: int, other: Peer | None, rounds: int) -> tuple[list[float], list[float]]:
-    """CPU seconds of both, round by round; the second list is empty without a peer for this row."""
+    """CPU seconds of both, round by round, less a first one; the second list is empty without a peer for this row."""
     mine: list[float] = []
     theirs: list[float] = []
-    for i in range(rounds):
+    for i in range(rounds + 1):
         if i % 2 == 0:
             mine.append(ours(row, n))
         got = other.seconds(row.peer, n) if other is not None and row.peer else None
@@ -184,7 +184,7 @@ def compare(row: Row, n: int, other: Peer | None, rounds: int) -> tuple[list[flo
             other = None
         if sum(mine) + sum(theirs) > PATIENCE / 4:
             break
-    return mine, theirs
+    return (mine[1:], theirs[1:]) if len(mine) > 1 else (mine, theirs)
 
 
 def report(row: Row, n: int, mine: list[float], theirs: list[float]) -> bool:
