@@ -23,8 +23,18 @@ BoolArray = NDArray[np.bool_]
 
 COINS = ("fair", "fixed", "worlds", "unknown")
 CALIBRATION = ("none", "set-aside", "cross")
-ADJACENCY = ("add-remove", "replace-one", "zero-out")
 THREAT_MODELS = ("black-box", "final-model", "iterates")
+
+
+class Adjacency(enum.StrEnum):
+    """The neighbouring relation: what may differ between two data sets that are to look almost the same."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+
+
+ADJACENCY = tuple(Adjacency)
 
 
 class Verdict(enum.Enum):

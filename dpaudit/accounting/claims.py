@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, overload
 
 import numpy as np
@@ -12,81 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import check
 from ..errors import InputError
-from ..records import ADJACENCY
-from .curves import Array, Curve, GaussianCurve, PairCurve
+from ..records import ADJACENCY, Adjacency
+from .curves import Array, Curve, PairCurve
+from .mechanisms import Composed, Gaussian, Laplace, Mechanism, Pair, SampledSteps, SubsampledGaussian
+from .releases import Release
 
-SAMPLERS = ("poisson", "full-batch")
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    """Full-batch releases of sensitivity 1 with Gaussian noise: exactly μ-GDP with μ = √steps / noise multiplier."""
-
-    noise_multiplier: float
-    steps: int = 1
-
-    kind = "gaussian"
-
-    def curve(self, finest: float) -> Curve:
-        """The exact curve."""
-        return GaussianCurve(math.sqrt(self.steps) / self.noise_multiplier)
-
-    def epsilon_from_below(self, delta: float) -> float:
-        """The exact ε, rounded down."""
-        return float(self.curve(0.0).epsilon(np.asarray(delta))) * (1 - 1e-12)
-
-    def with_noise(self, noise_multiplier: float) -> Gaussian:
-        """The same mechanism with another noise multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
-
-@dataclass(frozen=True)
-class SubsampledGaussian:
-    """DP-SGD: Poisson-sampled sums, clipped, with Gaussian noise, composed over steps (Abadi et al. 2016)."""
-
-    noise_multiplier: float
-    sampling_rate: float
-    steps: int
-    sampler: str = "poisson"
-
-    kind = "dp-sgd"
-
-    def curve(self, finest: float) -> Curve:
-        """The curve by privacy loss distributions, rounded against the trainer."""
-        from .pld import subsampled_gaussian
-
-        return subsampled_gaussian(self.noise_multiplier, self.sampling_rate, self.steps, finest)
-
-    def epsilon_from_below(self, delta: float) -> float:
-        """An ε that is surely spent, by privacy loss distributions rounded for the trainer."""
-        from .pld import epsilon_from_below
-
-        return epsilon_from_below(self.noise_multiplier, self.sampling_rate, self.steps, delta)
-
-    def with_noise(self, noise_multiplier: float) -> SubsampledGaussian:
-        """The same mechanism with another noise multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A bare (ε, δ): a promise without a recipe."""
-
-    at_epsilon: float
-    at_delta: float
-
-    kind = "pair"
-
-    def curve(self, finest: float) -> Curve:
-        """The weakest curve that keeps the promise."""
-        return PairCurve(self.at_epsilon, self.at_delta)
-
-    def epsilon_from_below(self, delta: float) -> float:
-        """The curve's own ε."""
-        return float(self.curve(0.0).epsilon(np.asarray(delta)))
-
-
-Mechanism = Gaussian | SubsampledGaussian | Pair
+_BY_SAMPLER: dict[str, type[SampledSteps]] = {kind.sampler: kind for kind in (SubsampledGaussian,)}
+SAMPLERS = ("poisson", "full-batch", *(name for name in _BY_SAMPLER if name != "poisson"))
+_ROUND_DOWN = 1 - 1e-12
 
 
 @dataclass(frozen=True)
@@ -103,62 +36,121 @@ class Claim:
     """
 
     mechanism: Mechanism
-    adjacency: str = "add-remove"
+    adjacency: Adjacency = Adjacency.ADD_REMOVE
     finest: float = 1e-4
 
+    def __post_init__(self) -> None:
+        relation = Adjacency(check.choice("adjacency", self.adjacency, ADJACENCY))
+        object.__setattr__(self, "adjacency", relation)
+        if relation not in self.mechanism.relations:
+            raise InputError(
+                f"adjacency must be one of {', '.join(self.mechanism.relations)} for this mechanism "
+                f"({self.mechanism.words()}), got '{relation}'"
+            )
+
     @classmethod
-    def dp_sgd(cls, *, noise_multiplier: float, sampling_rate: float, steps: int, sampler: str = "poisson") -> Claim:
-        """DP-SGD with Poisson sampling, or full batches where ``sampling_rate`` is 1.
+    def dp_sgd(
+        cls,
+        *,
+        noise_multiplier: float,
+        sampling_rate: float,
+        steps: int,
+        sampler: str = "poisson",
+        adjacency: str | None = None,
+    ) -> Claim:
+        """DP-SGD: clipped sums over sampled batches, with Gaussian noise.
 
         Args:
-            noise_multiplier: noise on the sum in units of the clip norm, above 0.
-            sampling_rate: probability that a record joins a batch, in (0, 1].
+            noise_multiplier: standard deviation of the noise on the sum in units of the clip norm, above 0.
+            sampling_rate: the batch's share of the records, in (0, 1]; with ``poisson`` the probability that a record
+                joins a batch. An epoch of ``shuffled`` or ``balls-and-bins`` has 1 / ``sampling_rate`` batches.
             steps: number of noisy steps.
-            sampler: ``poisson``; ``full-batch`` is poisson at sampling rate 1.
+            sampler: how batches are drawn, one of :data:`SAMPLERS`. Poisson batches of rate 1 are full batches.
+            adjacency: the neighbouring relation; by default the sampler's own (see :mod:`.mechanisms`).
 
         Raises:
-            InputError: a setting is out of range, or the sampler has no accountant here.
+            InputError: a setting is out of range, or the sampler has no accountant for ``adjacency``.
         """
-        noise = check.positive("noise_multiplier", noise_multiplier)
         rate = check.probability("sampling_rate", sampling_rate)
-        steps = check.integer("steps", steps, 1)
         sampler = check.choice("sampler", sampler, SAMPLERS)
+        mechanism: Mechanism
         if sampler == "full-batch" and rate != 1.0:
             raise InputError(f"sampling_rate must be 1 for full batches, got {rate!r}")
-        if rate == 1.0:
-            return cls(Gaussian(noise, steps))
-        return cls(SubsampledGaussian(noise, rate, steps))
+        if sampler == "full-batch" or (sampler == "poisson" and rate == 1.0):
+            mechanism = Gaussian(noise_multiplier, steps)
+        else:
+            mechanism = _BY_SAMPLER[sampler](noise_multiplier, rate, steps)
+        return cls._stated(mechanism, adjacency)
 
     @classmethod
-    def gaussian(cls, *, noise_multiplier: float, steps: int = 1) -> Claim:
+    def gaussian(cls, *, noise_multiplier: float, steps: int = 1, adjacency: str | None = None) -> Claim:
         """``steps`` full-batch releases of sensitivity 1 (one by default) with Gaussian noise."""
-        return cls(Gaussian(check.positive("noise_multiplier", noise_multiplier), check.integer("steps", steps, 1)))
+        return cls._stated(Gaussian(noise_multiplier, steps), adjacency)
+
+    @classmethod
+    def laplace(cls, *, noise_multiplier: float, steps: int = 1, adjacency: str | None = None) -> Claim:
+        """``steps`` releases of L1 sensitivity 1 with Laplace noise of scale ``noise_multiplier``."""
+        return cls._stated(Laplace(noise_multiplier, steps), adjacency)
 
     @classmethod
     def pair(cls, *, epsilon: float, delta: float, adjacency: str = "add-remove") -> Claim:
         """A bare (ε, δ)."""
-        check.choice("adjacency", adjacency, ADJACENCY)
-        return cls(Pair(check.not_negative("epsilon", epsilon), check.delta(delta)), adjacency)
+        return cls._stated(Pair(epsilon, delta), adjacency)
+
+    @classmethod
+    def compose(cls, *claims: Claim) -> Claim:
+        """All of these on the same records, one after the other, each free to depend on what came before.
+
+        >>> warm_up = Claim.dp_sgd(noise_multiplier=2.0, sampling_rate=0.01, steps=100)
+        >>> claim = Claim.compose(warm_up, Claim.gaussian(noise_multiplier=5.0))
+        >>> round(claim.epsilon(1e-5), 2)
+        0.83
+
+        Raises:
+            InputError: no claims, or claims about different neighbouring relations.
+        """
+        if not claims or not all(isinstance(claim, Claim) for claim in claims):
+            raise InputError(f"compose takes at least one claim, and only claims, got {claims!r}")
+        relations = list(dict.fromkeys(claim.adjacency for claim in claims))
+        if len(relations) > 1:
+            raise InputError(
+                f"claims that are composed must be about the same neighbours, got {' and '.join(relations)}; "
+                "state them under one relation (adjacency=...) first"
+            )
+        if len(claims) == 1:
+            return claims[0]
+        parts = tuple(part for claim in claims for part in _parts(claim.mechanism))
+        return cls(Composed(parts), relations[0], min(claim.finest for claim in claims))
+
+    def repeat(self, count: int) -> Claim:
+        """``count`` times the same, on the same records, one after the other."""
+        return replace(self, mechanism=self.mechanism.repeated(check.integer("count", count, 1)))
+
+    @classmethod
+    def _stated(cls, mechanism: Mechanism, adjacency: str | None) -> Claim:
+        return cls(mechanism, mechanism.relations[0] if adjacency is None else adjacency)  # type: ignore[arg-type]
 
     @property
     def kind(self) -> str:
-        """``dp-sgd``, ``gaussian`` or ``pair``."""
+        """``dp-sgd``, ``gaussian``, ``laplace``, ``pair`` or ``composed``."""
         return self.mechanism.kind
 
     @property
     def has_recipe(self) -> bool:
-        """Whether the claim names a mechanism, or only a bare (ε, δ)."""
-        return not isinstance(self.mechanism, Pair)
+        """Whether the claim names a mechanism with noise, or (in part) only a bare (ε, δ)."""
+        return self.mechanism.scalable
 
     @property
     def settings(self) -> dict[str, Any]:
         """The mechanism's settings by name."""
-        return asdict(self.mechanism)
+        return _settings(self.mechanism)
 
     @property
     def curve(self) -> Curve:
-        """The privacy curve; computed on first use and kept."""
-        return self.mechanism.curve(self.finest)
+        """The privacy curve, from above; computed on first use and kept."""
+        if isinstance(self.mechanism, Pair):
+            return PairCurve(self.mechanism.at_epsilon, self.mechanism.at_delta)
+        return _curve(self.mechanism.releases(self.adjacency), self.finest)
 
     @overload
     def epsilon(self, delta: float) -> float: ...
@@ -170,7 +162,14 @@ class Claim:
 
     def epsilon_from_below(self, delta: float) -> float:
         """An ε at ``delta`` that the mechanism surely spends: :meth:`epsilon` from the other side."""
-        return self.mechanism.epsilon_from_below(check.delta(delta))
+        delta = check.delta(delta)
+        releases = self.mechanism.releases_below(self.adjacency)
+        exact = self.curve if isinstance(self.mechanism, Pair) else _exact(releases)
+        if exact is not None:
+            return float(exact.epsilon(np.asarray(delta))) * _ROUND_DOWN
+        from . import pld
+
+        return pld.epsilon_from_below(releases, delta)
 
     @overload
     def delta(self, epsilon: float) -> float: ...
@@ -194,18 +193,27 @@ class Claim:
 
     def with_noise_scaled(self, scale: float) -> Claim:
         """The same recipe with the noise multiplied by ``scale``; a bare pair has no noise to scale."""
-        if isinstance(self.mechanism, Pair):
-            raise InputError("a claim given as a pair has no recipe whose noise could be scaled")
-        return replace(self, mechanism=self.mechanism.with_noise(self.mechanism.noise_multiplier * scale))
+        return replace(self, mechanism=self.mechanism.with_noise_scaled(scale))
+
+    def under(self, adjacency: str) -> Claim | None:
+        """The same mechanism under another neighbouring relation; None where it has no accountant for that."""
+        if adjacency == self.adjacency:
+            return self
+        if not self.mechanism.restatable or adjacency not in self.mechanism.relations:
+            return None
+        return replace(self, adjacency=Adjacency(adjacency))
 
     def leaking(self, factor: float, delta: float) -> Claim:
         """A mechanism of the same family whose ε at ``delta`` is ``factor`` times what is claimed.
 
-        For a recipe the noise is scaled until it is so; a bare pair becomes randomised response at ``factor`` · ε.
+        For a recipe the noise is scaled until it is so; a bare pair becomes randomised response at ``factor`` · ε, and
+        a composition that a bare pair is a part of becomes such a pair as a whole.
         """
         if isinstance(self.mechanism, Pair):
             return replace(self, mechanism=replace(self.mechanism, at_epsilon=self.mechanism.at_epsilon * factor))
         target = self.epsilon(delta) * factor
+        if not self.has_recipe:
+            return replace(self, mechanism=Pair(target, delta))
         if target == 0.0:
             return self
         return self.coarse().with_noise_scaled(self._noise_scale(target, delta))
@@ -222,26 +230,18 @@ class Claim:
 
     def document(self) -> dict[str, Any]:
         """The claim as JSON can hold it; :meth:`of` reads it back."""
-        return {"kind": self.kind, "adjacency": self.adjacency, "settings": self.settings}
+        return {"kind": self.kind, "adjacency": str(self.adjacency), "settings": self.settings}
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Claim:
-        """The claim that :meth:`document` wrote.
+        """The claim that :meth:`document` wrote, or that a person wrote by hand: see :mod:`.reading`.
 
         Raises:
-            InputError: a kind that is not known here, or settings that do not fit it.
+            InputError: a part that is not known here, by its place, or settings that do not fit it.
         """
-        makers: dict[str, Callable[..., Claim]] = {
-            Gaussian.kind: cls.gaussian,
-            SubsampledGaussian.kind: cls.dp_sgd,
-            Pair.kind: lambda at_epsilon, at_delta: cls.pair(epsilon=at_epsilon, delta=at_delta),
-        }
-        kind = check.choice("kind of a claim", content.get("kind"), tuple(makers))
-        try:
-            adjacency = check.choice("adjacency", content["adjacency"], ADJACENCY)
-            return replace(makers[kind](**content["settings"]), adjacency=adjacency)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"settings of a {kind} claim must fit it, got {error}") from None
+        from .reading import claim_of
+
+        return claim_of(content)
 
     def summary(self, delta: float) -> dict[str, Any]:
         """What a report prints of the claim: kind, ε at ``delta``, adjacency, settings."""
@@ -250,9 +250,33 @@ class Claim:
             "kind": self.kind,
             "epsilon": epsilon,
             "delta": delta,
-            "adjacency": self.adjacency,
+            "adjacency": str(self.adjacency),
             "settings": self.settings,
         }
+
+
+def _curve(releases: tuple[Release, ...], finest: float) -> Curve:
+    exact = _exact(releases)
+    if exact is not None:
+        return exact
+    from . import pld
+
+    return pld.curve(releases, finest)
+
+
+def _exact(releases: tuple[Release, ...]) -> Curve | None:
+    return releases[0].exact() if len(releases) == 1 else None
+
+
+def _parts(mechanism: Mechanism) -> tuple[Mechanism, ...]:
+    return mechanism.parts if isinstance(mechanism, Composed) else (mechanism,)
+
+
+def _settings(mechanism: Mechanism) -> dict[str, Any]:
+    if isinstance(mechanism, Composed):
+        return {"parts": [{"kind": part.kind, "settings": _settings(part)} for part in mechanism.parts]}
+    named = {f.name: getattr(mechanism, f.name) for f in fields(mechanism)}
+    return named | ({"sampler": mechanism.sampler} if isinstance(mechanism, SampledSteps) else {})
 
 
 def _falling_root(f: Callable[[float], float], start: float, step: float, tolerance: float) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from .curves import LARGEST_EXPONENT, Array, GridCurve, Lookup
+from .releases import Release, SampledGaussianRelease
 
 _GRID_POINTS = 2_000
 _COARSE_POINTS = 500
@@ -21,6 +22,22 @@ _LOST, _LOST_SHARE = 0.02, 0.005
 # 0.02 % and 0.1 % at these shares of the loss.
 _COARSE_CELL = 1e-3
 _FINE, _COARSE = 0.04, 0.1
+
+
+@lru_cache(maxsize=256)
+def curve(releases: tuple[Release, ...], finest: float = 1e-4) -> GridCurve:
+    """INTERIM: the curve of the composition of ``releases``."""
+    (one,) = releases
+    assert isinstance(one, SampledGaussianRelease)
+    return subsampled_gaussian(one.noise_multiplier, one.sampling_rate, one.count, finest)
+
+
+@lru_cache(maxsize=256)
+def epsilon_from_below(releases: tuple[Release, ...], delta: float) -> float:
+    """INTERIM."""
+    (one,) = releases
+    assert isinstance(one, SampledGaussianRelease)
+    return _from_below(one.noise_multiplier, one.sampling_rate, one.count, delta)
 
 
 @lru_cache(maxsize=256)
@@ -50,7 +67,7 @@ def subsampled_gaussian(noise_multiplier: float, sampling_rate: float, steps: in
 
 
 @lru_cache(maxsize=256)
-def epsilon_from_below(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
+def _from_below(noise_multiplier: float, sampling_rate: float, steps: int, delta: float) -> float:
     """An ε that the same mechanism surely spends at ``delta``: losses rounded down, tails dropped.
 
     Every step loses half a cell on average, so the cell shrinks with the number of steps, as far as memory allows:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..accounting.claims import Claim, Pair
+from ..accounting.claims import Claim
 from ..accounting.curves import Curve, GaussianCurve, LaplaceCurve, PairCurve
 from ..records import BoolArray
 from .tails import Array
@@ -104,8 +104,7 @@ class ClaimFamily(Family):
 
     @property
     def most(self) -> float:
-        noise = 1.0 if isinstance(self.claim.mechanism, Pair) else self.claim.mechanism.noise_multiplier
-        return max(noise / _LEAST_NOISE, 2.0)
+        return max(getattr(self.claim.mechanism, "noise_multiplier", 1.0) / _LEAST_NOISE, 2.0)
 
     def _member(self, parameter: float) -> Claim:
         # Losses grow with the parameter, and so may the cells.
@@ -132,7 +131,7 @@ def family_of(claim: Claim | None, delta: float) -> Family:
     """The family that a bound is searched in: Gaussian without a claim, else the claim's own."""
     if claim is None:
         return GaussianFamily()
-    return PairFamily(delta) if isinstance(claim.mechanism, Pair) else ClaimFamily(claim)
+    return ClaimFamily(claim) if claim.has_recipe else PairFamily(delta)
 
 
 def largest_refuted(family: Family, refutes: Callable[[Curve], BoolArray]) -> float:

@@ -15,7 +15,8 @@ import numpy as np
 from scipy.special import betaincinv
 
 from .. import check
-from ..accounting.claims import Claim, Gaussian
+from ..accounting.claims import Claim
+from ..accounting.mechanisms import Gaussian
 from ..errors import InputError
 from ..records import Observations, PlannedTest
 from . import ranks, recursion, steinke
