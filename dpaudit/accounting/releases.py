@@ -158,7 +158,7 @@ class PairRelease(Release):
 
 
 def log_gaussian_profile(epsilon: Array, mu: float) -> Array:
-    """The logarithm of δ(ε) of N(0, 1) against N(μ, 1) at any real ε, exact in the tail; Balle & Wang 2018, theorem 8."""
+    """The logarithm of δ(ε) of N(0, 1) against N(μ, 1) at any real ε, exact in the tail (Balle & Wang 2018, thm 8)."""
     epsilon = np.asarray(epsilon, float)
     first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     with np.errstate(divide="ignore", invalid="ignore"):
