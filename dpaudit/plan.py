@@ -17,10 +17,10 @@ import numpy as np
 from .accounting.claims import Claim
 from .attacks.canaries import CanarySet, flip_coins, plant
 from .bounds.planning import default_tests, strongest_guesses
-from .data import load
+from .data import Pool, load
 from .errors import InputError
 from .interfaces import Trainer
-from .records import BoolArray, Design, PlannedTest
+from .records import Adjacency, BoolArray, Design, PlannedTest
 from .spec import Spec, TestSpec, load_spec
 
 SCHEMA = "dpaudit.plan/1"
@@ -92,6 +92,10 @@ class Plan:
         """Membership of one trainer's models, shape ``(models, canaries)``."""
         return flip_coins(self.models, len(self.planted.canaries), _stream(self.spec.seed, _COINS, trainer))
 
+    def adjacency(self, trainer: int) -> Adjacency:
+        """The neighbouring relation that one trainer's coins realise."""
+        return realised(self.claims[trainer])
+
     def training_seed(self, trainer: int) -> int:
         """The root seed of one trainer's models; no attack sees it, and it is not that of the coins."""
         return _integer(_stream(self.spec.seed, _TRAINING, trainer))
@@ -119,16 +123,26 @@ def make_plan(source: str | Path | dict[str, Any] | Spec | Plan) -> Plan:
     trainers = tuple(t.build(spec.folder) for t in spec.trainers)
     claims = tuple(s.promised(t) for s, t in zip(spec.trainers, trainers, strict=True))
     _require_finite(spec, claims)
-    pool = load(
+    planted = plant(load_pool(spec), [c.build() for c in spec.canaries], seed=_integer(_stream(spec.seed, _CANARIES)))
+    tests = tuple(t.build() for t in spec.tests) or _planned(spec, claims)
+    return Plan(spec, planted, trainers, claims, tests, code_of(spec))
+
+
+def load_pool(spec: Spec) -> Pool:
+    """The spec's data, divided by its seed."""
+    return load(
         spec.data.source,
         records=spec.data.records,
         test=spec.data.test,
         folder=spec.data.folder,
         seed=_integer(_stream(spec.seed, _DATA)),
     )
-    planted = plant(pool, [c.build() for c in spec.canaries], seed=_integer(_stream(spec.seed, _CANARIES)))
-    tests = tuple(t.build() for t in spec.tests) or _planned(spec, claims)
-    return Plan(spec, planted, trainers, claims, tests, _code(spec))
+
+
+def realised(claim: Claim | None) -> Adjacency:
+    """What a trainer makes of a record that is no member: zeroed out under a zero-out claim, else absent."""
+    zeroed = claim is not None and claim.adjacency is Adjacency.ZERO_OUT
+    return Adjacency.ZERO_OUT if zeroed else Adjacency.ADD_REMOVE
 
 
 def _require_finite(spec: Spec, claims: tuple[Claim | None, ...]) -> None:
@@ -156,7 +170,7 @@ def _planned(spec: Spec, claims: tuple[Claim | None, ...]) -> tuple[PlannedTest,
 
 def _guesses(shape: tuple[int, int], claim: Claim | None, delta: float, level: float) -> int:
     if claim is not None:
-        return strongest_guesses(Design(), shape, claim, delta, level)
+        return strongest_guesses(Design(adjacency=realised(claim)), shape, claim, delta, level)
     middle = default_tests(Design(), shape, None, delta, level)[len(shape) // 2]
     assert middle.guesses is not None
     return middle.guesses
@@ -170,7 +184,7 @@ def _integer(stream: np.random.SeedSequence) -> int:
     return int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def _code(spec: Spec) -> dict[str, str]:
+def code_of(spec: Spec) -> dict[str, str]:
     """Versions and source digests of everything that a result depends on."""
     package = Path(__file__).parent
     ours = hashlib.sha256()

@@ -164,13 +164,13 @@ class Design:
     coins: str = "fair"
     inclusion: float = 0.5
     calibration: str = "none"
-    adjacency: str = "add-remove"
+    adjacency: str = Adjacency.ADD_REMOVE
     threat_model: str = "black-box"
 
     def __post_init__(self) -> None:
         check.choice("coins", self.coins, COINS)
         check.choice("calibration", self.calibration, CALIBRATION)
-        check.choice("adjacency", self.adjacency, ADJACENCY)
+        _set(self, adjacency=Adjacency(check.choice("adjacency", self.adjacency, ADJACENCY)))
         check.choice("threat_model", self.threat_model, THREAT_MODELS)
         _set(self, inclusion=check.number("inclusion", self.inclusion, 0.0, 1.0, ends="()"))
 

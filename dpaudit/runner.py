@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from . import check
 from .archive import TrainerRecord, read_archive, scores_name, write_archive
 from .attacks.shadow import lira, lira_leave_one_out
 from .attacks.signals import SIGNALS
-from .errors import InputError, need_extra
+from .errors import need_extra
 from .plan import CHUNK, STACKS, Plan, Unit, make_plan
 from .records import Accuracy, BoolArray, CanaryFamily, Design, Observations, PlannedTest, RunResult
 from .report import write_release
@@ -58,7 +57,7 @@ def run(
     plan = make_plan(source)
     _require_torch(plan)
     folder = RunFolder(out)
-    _admit(folder, plan, fresh)
+    folder.admit(plan.document(), fresh)
     with folder.locked():
         if fresh:
             folder.clear()
@@ -89,32 +88,6 @@ def _require_torch(plan: Plan) -> None:
             import torch  # noqa: F401 - only to fail early
         except ImportError:
             raise need_extra("torch") from None
-
-
-def _admit(folder: RunFolder, plan: Plan, fresh: bool) -> None:
-    """Refuse a folder that is not ours, or that holds another plan."""
-    folder.require_free()
-    stored = folder.plan()
-    if fresh or stored is None or stored["digest"] == plan.digest:
-        return
-    difference = _first_difference(stored, json.loads(json.dumps(plan.document())))
-    raise InputError(
-        f"{folder.path} holds plan {stored['digest']} and this is plan {plan.digest}: {difference}; "
-        "choose another --out, or start over with --fresh"
-    )
-
-
-def _first_difference(stored: Any, new: Any, place: str = "") -> str:
-    """Where two plans first differ, in words."""
-    if isinstance(stored, dict) and isinstance(new, dict):
-        for key in ("spec", "tests", "data", "code") if not place else [*stored, *(k for k in new if k not in stored)]:
-            if stored.get(key) != new.get(key):
-                return _first_difference(stored.get(key), new.get(key), f"{place}.{key}".lstrip("."))
-    if isinstance(stored, list) and isinstance(new, list) and len(stored) == len(new):
-        for i, (a, b) in enumerate(zip(stored, new, strict=True)):
-            if a != b:
-                return _first_difference(a, b, f"{place}[{i + 1}]")
-    return f"{place} was {stored!r} and is {new!r}"
 
 
 def _work(plan: Plan, folder: RunFolder, workers: int, progress: Progress | None) -> None:
@@ -185,7 +158,7 @@ def _conclude(plan: Plan, folder: RunFolder, command: str) -> None:
         coins = plan.coins(i)
         for test in plan.tests:
             name = scores_name(trainer.name, test)
-            observed[name], cross[name] = _scores(plan, test, signals[test.signal], coins)
+            observed[name], cross[name] = _scores(plan, i, test, signals[test.signal], coins)
         records.append(_record(plan, i, signals["accuracy"]))
     _store_canaries(plan, folder)
     write_archive(folder.observations, records, observed, cross, _facts(plan, command))
@@ -199,21 +172,24 @@ def _collected(plan: Plan, folder: RunFolder, trainer: int) -> Arrays:
 
 
 def _scores(
-    plan: Plan, test: PlannedTest, signal: NDArray[np.float64], coins: BoolArray
+    plan: Plan, trainer: int, test: PlannedTest, signal: NDArray[np.float64], coins: BoolArray
 ) -> tuple[Observations, Observations]:
     """Scores of a test: as the verdict sees them, and of every model with all others as its shadows (for ROC only)."""
     columns = [i for i, c in enumerate(plan.planted.canaries) if test.canaries == c.family]
     signal, coins = signal[:, columns], coins[:, columns]
-    shadows = plan.spec.shadows
+    shadows, design = plan.spec.shadows, Design(adjacency=plan.adjacency(trainer))
     if test.attack == "threshold":
-        design, scores, in_turn = Design(), signal[shadows:], signal
+        scores, in_turn = signal[shadows:], signal
     else:
-        design, mode = Design(calibration="set-aside"), "offline" if test.attack == "lira-offline" else "online"
+        design, mode = (
+            replace(design, calibration="set-aside"),
+            "offline" if test.attack == "lira-offline" else "online",
+        )
         scores = lira(signal[shadows:], signal[:shadows], coins[:shadows], mode, _VARIANCE)
         in_turn = lira_leave_one_out(signal, coins, mode, _VARIANCE)
     names = plan.planted.names(test.canaries)
     observed = Observations(scores, coins[shadows:], canaries=names, design=design)
-    return observed, Observations(in_turn, coins, canaries=names, design=Design(calibration="cross"))
+    return observed, Observations(in_turn, coins, canaries=names, design=replace(design, calibration="cross"))
 
 
 def _record(plan: Plan, trainer: int, accuracy: NDArray[np.float64]) -> TrainerRecord:
@@ -265,7 +241,7 @@ def _facts(plan: Plan, command: str) -> dict[str, Any]:
         "shadows": plan.spec.shadows,
         "not_tested": _not_tested(plan),
         "command": command,
-        "environment": _environment(plan.code),
+        "environment": environment(plan.code),
     }
 
 
@@ -279,7 +255,7 @@ def _not_tested(plan: Plan) -> list[str]:
     ]
 
 
-def _environment(code: Mapping[str, str]) -> dict[str, Any]:
+def environment(code: Mapping[str, str]) -> dict[str, Any]:
     """Commit and versions that the run was made with."""
     commit = _git("rev-parse", "HEAD")
     dirty = None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no"))

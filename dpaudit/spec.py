@@ -5,15 +5,16 @@ from __future__ import annotations
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, ValidationError, model_validator
 
 from .accounting.claims import Claim
+from .accounting.reading import claim_of
 from .attacks.canaries import Blank, Family, FarOut, Mislabelled, RandomNoise
 from .errors import InputError
 from .interfaces import Trainer
-from .records import PlannedTest, Verdict
+from .records import Adjacency, PlannedTest, Verdict
 
 BUNDLED = ("digits", "fashion-mnist")
 BUILT_IN = ("sgd", "dp-sgd")
@@ -81,8 +82,10 @@ class ClaimSpec(_Part):
     noise_multiplier: float | None = None
     sampling_rate: float | None = None
     steps: int | None = None
+    sampler: str = "poisson"
     epsilon: float | None = None
     delta: float | None = None
+    adjacency: str | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> ClaimSpec:
@@ -96,9 +99,47 @@ class ClaimSpec(_Part):
     def build(self) -> Claim:
         """The claim."""
         if self.epsilon is not None and self.delta is not None:
-            return Claim.pair(epsilon=self.epsilon, delta=self.delta)
+            return Claim.pair(epsilon=self.epsilon, delta=self.delta, adjacency=self.adjacency or Adjacency.ADD_REMOVE)
         assert self.noise_multiplier is not None and self.sampling_rate is not None and self.steps is not None
-        return Claim.dp_sgd(noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate, steps=self.steps)
+        return Claim.dp_sgd(
+            noise_multiplier=self.noise_multiplier,
+            sampling_rate=self.sampling_rate,
+            steps=self.steps,
+            sampler=self.sampler,
+            adjacency=self.adjacency,
+        )
+
+
+class ClaimDocument(RootModel[dict[str, Any]]):
+    """A claim in any of the forms that a JSON file may have; see :mod:`dpaudit.accounting.reading`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @model_validator(mode="after")
+    def _readable(self) -> ClaimDocument:
+        self.build()
+        return self
+
+    def build(self) -> Claim:
+        """The claim."""
+        return claim_of(self.root)
+
+
+_FORMS = ("flat", "document")
+
+
+def _claim_form(value: Any) -> str:
+    """Which of the two ways of writing a claim this is."""
+    return "document" if isinstance(value, (dict, ClaimDocument)) and _is_document(value) else "flat"
+
+
+def _is_document(value: dict[str, Any] | ClaimDocument) -> bool:
+    return isinstance(value, ClaimDocument) or any(key in value for key in ("kind", "history", "class_name"))
+
+
+AnyClaim = Annotated[
+    Annotated[ClaimSpec, Tag("flat")] | Annotated[ClaimDocument, Tag("document")], Discriminator(_claim_form)
+]
 
 
 class TrainerSpec(_Part):
@@ -107,7 +148,7 @@ class TrainerSpec(_Part):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     trainer: str
     settings: dict[str, Any] = Field(default_factory=dict)
-    claim: ClaimSpec | None = None
+    claim: AnyClaim | None = None
     expect: Literal["consistent", "violated", "underpowered", "no_claim"] | None = None
 
     @property
@@ -228,7 +269,8 @@ def _validated(content: dict[str, Any], where: str) -> Spec:
 def _first_fault(error: ValidationError) -> str:
     """One line for the first of pydantic's findings, and how many more there are."""
     fault, more = error.errors()[0], error.error_count() - 1
-    place = "".join(f"[{p + 1}]" if isinstance(p, int) else f".{p}" for p in fault["loc"]).lstrip(".")
+    steps = [p for p in fault["loc"] if p not in _FORMS]
+    place = "".join(f"[{p + 1}]" if isinstance(p, int) else f".{p}" for p in steps).lstrip(".")
     match fault["type"]:
         case "extra_forbidden":
             text = f"unknown key {place}"

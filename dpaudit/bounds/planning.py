@@ -28,9 +28,8 @@ _BEST_SHARE = 0.8
 
 def comparable(claim: Claim, adjacency: str) -> Curve | None:
     """The claim's curve for the pair of data sets that a design realises; None where the claim says nothing of it."""
-    restated = claim.under(adjacency)
-    if restated is not None:
-        return restated.curve
+    if claim.adjacency == adjacency:
+        return claim.curve
     if claim.adjacency == "add-remove" and adjacency == "replace-one":
         return TwiceCurve(claim.curve)
     return None
