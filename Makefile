@@ -4,6 +4,7 @@
 #   make test       lint, types, doctests, tests
 #   make evidence   measure what is claimed of the bounds, into docs/methods.md (five minutes on two cores)
 #   make bench      time every bound beside jax_privacy; `make peers` installs it into .venv-peers, apart from .venv
+#   make bench-accounting   time claims and calibration beside dp-accounting and Opacus
 #
 # torch from PyPI brings CUDA on Linux. For the small CPU build:
 #   make audit PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -19,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 PEER := .venv-peers/jax
 
-.PHONY: audit test test-all lint samples demo evidence peers bench clean
+.PHONY: audit test test-all lint samples demo evidence peers bench bench-accounting clean
 .DELETE_ON_ERROR:
 
 audit: $(READY)
@@ -46,6 +47,9 @@ peers: $(PEER)/.installed
 
 bench: peers
 	$(BIN)/python benchmarks/bounds.py
+
+bench-accounting: $(READY)
+	$(BIN)/python benchmarks/accounting.py
 
 $(PEER)/.installed: | $(READY)
 	$(BIN)/python -m venv $(PEER)

@@ -18,7 +18,7 @@ def number(name: str, value: Any, low: float, high: float, *, ends: str = "[]") 
     span = f"{ends[0]}{low:g}, {high:g}{ends[1]}"
     try:
         got = math.nan if isinstance(value, (bool, str, bytes)) or _is_flag(value) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         got = math.nan
     if math.isnan(got):
         raise InputError(f"{name} must be a number in {span}, got {value!r}")

@@ -100,6 +100,14 @@ class Plan:
         """The root seed of one trainer's models; no attack sees it, and it is not that of the coins."""
         return _integer(_stream(self.spec.seed, _TRAINING, trainer))
 
+    def chosen_chunk(self) -> int:
+        """How many models to stack, by this machine's memory. It is stored with the plan and used again on resume,
+        since another one changes results by float rounding.
+        """
+        from .trainers import choose_chunk
+
+        return min(CHUNK, choose_chunk(self.trainers, self.planted.data))
+
     def document(self, chunk: int = CHUNK) -> dict[str, Any]:
         """The plan as it is stored, seeds included."""
         units = [{**asdict(u), "seed": self.training_seed(u.trainer), "threads": STACKS} for u in self.units(chunk)]
@@ -192,7 +200,8 @@ def code_of(spec: Spec) -> dict[str, str]:
         if file.relative_to(package).parts[0] not in ("report", "cli"):
             ours.update(file.read_bytes())
     versions = {name: _version(name) for name in ("numpy", "scipy", "torch", "dp-accounting")}
-    theirs = {f"source of {t.trainer}": _module_digest(t.trainer) for t in spec.trainers if ":" in t.trainer}
+    named = [name for t in spec.trainers for name in (t.trainer, t.settings.get("model")) if isinstance(name, str)]
+    theirs = {f"source of {name}": _module_digest(name) for name in named if ":" in name}
     return {"dpaudit": ours.hexdigest()[:16], **versions, **theirs}
 
 

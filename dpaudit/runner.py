@@ -42,7 +42,7 @@ def run(
     judged again from its stored observations. The result does not depend on ``workers``.
 
     Args:
-        source: a bundled name (``digits``, ``fashion-mnist``), a TOML file, a dict of the same shape, or a plan.
+        source: a bundled name (``digits``, ``fashion-mnist``, …), a TOML file, a dict of the same shape, or a plan.
         out: folder for ``release/`` and ``retained/``.
         fresh: forget what an earlier run left in ``out``.
         workers: processes that train side by side.
@@ -62,7 +62,7 @@ def run(
         if fresh:
             folder.clear()
         if folder.plan() is None:
-            folder.begin(plan.document())
+            folder.begin(plan.document(plan.chosen_chunk()))
         if folder.finished:
             return read_archive(folder.observations)
         _work(plan, folder, workers, progress)
@@ -135,7 +135,21 @@ def _do(plan: Plan, unit: Unit) -> Arrays:
     member = planted.membership(plan.coins(unit.trainer)[rows])
     models = train_many(plan.trainers[unit.trainer], planted.data, member, seeds, chunk=unit.chunk, threads=STACKS)
     logits, labels = models.logits(planted.data.x[planted.rows]), planted.data.y[planted.rows]
-    return {**{n: signal(logits, labels) for n, signal in SIGNALS.items()}, "accuracy": _accuracy(models, plan)}
+    signals = {name: signal(logits, labels) for name, signal in SIGNALS.items()}
+    return {**signals, **_diagnostics(models), "accuracy": _accuracy(models, plan)}
+
+
+def _diagnostics(models: Any) -> Arrays:
+    """Counts of each model's steps, shape ``(models, steps)``, from models that have any. They say more about the data
+    than the claim covers: units are retained, and nothing that is released is made of these.
+    """
+    found = [model.diagnostics.steps for model in models if hasattr(model, "diagnostics")]
+    if not found:
+        return {}
+    return {
+        f"diagnostics:{name}": np.array([[getattr(step, name) for step in steps] for steps in found])
+        for name in ("examples", "scaled", "dropped")
+    }
 
 
 def _accuracy(models: Any, plan: Plan) -> NDArray[np.float64]:

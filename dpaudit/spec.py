@@ -16,7 +16,7 @@ from .errors import InputError
 from .interfaces import Trainer
 from .records import Adjacency, PlannedTest, Verdict
 
-BUNDLED = ("digits", "fashion-mnist")
+BUNDLED = ("digits", "fashion-mnist", "fashion-mnist-cnn")
 BUILT_IN = ("sgd", "dp-sgd")
 ATTACKS = ("lira", "lira-offline", "threshold")
 
@@ -157,19 +157,19 @@ class TrainerSpec(_Part):
         return None if self.expect is None else Verdict(self.expect)
 
     def build(self, folder: str | None = None) -> Trainer:
-        """The trainer, looked for in ``folder`` first if it is the user's own; its errors name it."""
+        """The trainer, looked for in ``folder`` first if it or its model is the user's own; its errors name it."""
         from .trainers import DPSGD, SGD
-        from .trainers.external import resolve
+        from .trainers.external import folders_on_path, resolve
 
+        folders = [folder] if folder else []
         try:
             match self.trainer:
-                case "sgd":
-                    return _with_settings(SGD, self.settings)
-                case "dp-sgd":
-                    return _with_settings(DPSGD, self.settings)
+                case "sgd" | "dp-sgd":
+                    with folders_on_path(folders):
+                        return _with_settings(SGD if self.trainer == "sgd" else DPSGD, self.settings)
                 case _ if ":" in self.trainer:
                     promise = None if self.claim is None else self.claim.build()
-                    return resolve(self.trainer, self.settings, promise, [folder] if folder else [])
+                    return resolve(self.trainer, self.settings, promise, folders)
         except InputError as error:
             raise InputError(f"trainer {self.name!r}: {error}") from None
         raise InputError(
@@ -231,7 +231,7 @@ def _with_settings(kind: Any, settings: dict[str, Any]) -> Any:
 
 
 def load_spec(source: str | Path | dict[str, Any] | Spec) -> Spec:
-    """A spec from a bundled name (``digits``, ``fashion-mnist``), a TOML file, or a dict of the same shape.
+    """A spec from a bundled name (one of :data:`BUNDLED`), a TOML file, or a dict of the same shape.
 
     Raises:
         InputError: no such file, no TOML, an unknown key or a value out of range: one line that names it.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 RETAINED, RELEASE, UNITS = "retained", "release", "units"
+_WORK = ("digest", "chunk", "units")  # of a plan: what follows from the rest of it, or only cuts the work
 
 
 def write_aside(path: Path, content: bytes) -> None:
@@ -30,6 +31,19 @@ def write_aside(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
+
+
+def _first_difference(stored: Any, new: Any, place: str = "") -> str:
+    """Where two plans first differ, in words."""
+    if isinstance(stored, dict) and isinstance(new, dict):
+        for key in [*stored, *(k for k in new if k not in stored)]:
+            if stored.get(key) != new.get(key):
+                return _first_difference(stored.get(key), new.get(key), f"{place}.{key}".lstrip("."))
+    if isinstance(stored, list) and isinstance(new, list) and len(stored) == len(new):
+        for i, (a, b) in enumerate(zip(stored, new, strict=True)):
+            if a != b:
+                return _first_difference(a, b, f"{place}[{i + 1}]")
+    return f"{place} was {stored!r} and is {new!r}"
 
 
 class RunFolder:
@@ -67,6 +81,18 @@ class RunFolder:
             raise InputError(
                 f"the output folder must be new, empty or hold a dpaudit run, got {self.path} with others' files"
             )
+
+    def admit(self, plan: Mapping[str, Any], fresh: bool) -> None:
+        """Refuse a folder that is not ours, or that holds another plan than this one, unless it is to be cleared."""
+        self.require_free()
+        stored = self.plan()
+        if fresh or stored is None or stored["digest"] == plan["digest"]:
+            return
+        old, new = ({k: v for k, v in p.items() if k not in _WORK} for p in (stored, json.loads(json.dumps(plan))))
+        raise InputError(
+            f"{self.path} holds plan {stored['digest']} and this is plan {plan['digest']}: "
+            f"{_first_difference(old, new)}; choose another --out, or start over with --fresh"
+        )
 
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Create the folder and store the plan."""

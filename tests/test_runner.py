@@ -82,6 +82,23 @@ def test_nothing_released_identifies_a_record_or_a_coin(finished: Path) -> None:
         assert found == [], path.name
 
 
+def test_what_steps_did_to_the_data_is_kept_back(tmp_path: Path) -> None:
+    """Batch sizes, clipped and dropped gradients of models that count them: in units, and nowhere else."""
+    spec = small(runs=8, shadows=0, tests=[])
+    spec["trainers"] = spec["trainers"][1:2]
+    spec["trainers"][0]["settings"]["optimizer"] = {"kind": "momentum"}
+    dpaudit.run(spec, tmp_path)
+    (unit,) = (tmp_path / "retained" / "units").iterdir()
+    with safe_open(unit, framework="numpy") as file:
+        counts = {key: file.get_tensor(key) for key in file.keys() if key.startswith("diagnostics")}  # noqa: SIM118
+    assert set(counts) == {f"diagnostics:{name}" for name in ("examples", "scaled", "dropped")}
+    sizes = counts["diagnostics:examples"]
+    assert sizes.shape == (8, 30) and (counts["diagnostics:scaled"] <= sizes).all() and sizes.mean() > 1
+    for path in (p for p in (tmp_path / "release").rglob("*") if p.is_file()):
+        content = path.read_text(errors="replace")
+        assert not any(word in content for word in ("diagnostics", str(int(sizes.sum())))), path.name
+
+
 def test_the_search_for_secrets_would_find_one(finished: Path) -> None:
     """The names and seeds searched for are spelled as the retained files spell them."""
     kept = b"".join(p.read_bytes() for p in (finished / "retained").glob("*") if p.is_file())

@@ -16,8 +16,11 @@ from ..records import ADJACENCY, Adjacency
 from .curves import Array, Curve, PairCurve
 from .mechanisms import Composed, Gaussian, Laplace, Mechanism, Pair, SampledSteps, SubsampledGaussian
 from .releases import Release
+from .samplers import BallsAndBinsGaussian, FixedSizeGaussian, ShuffledGaussian
 
-_BY_SAMPLER: dict[str, type[SampledSteps]] = {kind.sampler: kind for kind in (SubsampledGaussian,)}
+_BY_SAMPLER: dict[str, type[SampledSteps]] = {
+    kind.sampler: kind for kind in (SubsampledGaussian, FixedSizeGaussian, ShuffledGaussian, BallsAndBinsGaussian)
+}
 SAMPLERS = ("poisson", "full-batch", *(name for name in _BY_SAMPLER if name != "poisson"))
 _ROUND_DOWN = 1 - 1e-12
 
@@ -104,7 +107,7 @@ class Claim:
         >>> warm_up = Claim.dp_sgd(noise_multiplier=2.0, sampling_rate=0.01, steps=100)
         >>> claim = Claim.compose(warm_up, Claim.gaussian(noise_multiplier=5.0))
         >>> round(claim.epsilon(1e-5), 2)
-        0.83
+        0.75
 
         Raises:
             InputError: no claims, or claims about different neighbouring relations.
@@ -170,6 +173,18 @@ class Claim:
         from . import pld
 
         return pld.epsilon_from_below(releases, delta)
+
+    def bracket(self, delta: float) -> tuple[float, float]:
+        """(lower, upper) between which the ε that the mechanism spends at ``delta`` lies, in nats.
+
+        The two are nearly equal where the worst data set is known, up to what the accounting grid costs; far apart for
+        shuffled batches, where it is not.
+
+        >>> shuffled = Claim.dp_sgd(noise_multiplier=0.6, sampling_rate=0.001, steps=1000, sampler="shuffled")
+        >>> tuple(round(epsilon, 1) for epsilon in shuffled.bracket(1e-5))
+        (8.0, 8.0)
+        """
+        return self.epsilon_from_below(delta), self.epsilon(check.delta(delta))
 
     @overload
     def delta(self, epsilon: float) -> float: ...

@@ -23,6 +23,22 @@ LARGEST_EXPONENT = 700.0
 _GRID, _ROUNDS = np.linspace(0.0, 1.0, 33), 14  # narrows the search 16-fold each time
 
 
+@dataclass(frozen=True)
+class Precision:
+    """How near a curve's ε at one δ is to what is promised; it is never below.
+
+    Attributes:
+        limited: whether ε may be more than 1 % above what a finer grid would give.
+        note: in words.
+        grid: the grid of privacy losses that the curve was computed on, if any: its cell, the cell that was wanted, its
+            size (:class:`~dpaudit.accounting.grids.Grid`).
+    """
+
+    limited: bool
+    note: str
+    grid: Any = None
+
+
 class Curve(ABC):
     """A symmetric privacy curve. All methods take and return arrays of any one shape."""
 
@@ -45,6 +61,10 @@ class Curve(ABC):
     def fnr(self, fpr: Array) -> Array:
         """The trade-off function: the least false negative rate at false positive rate ``fpr``."""
         return self.reach(1.0 - np.asarray(fpr, float))
+
+    def precision(self, delta: float) -> Precision:
+        """How near ε at ``delta`` is to what is promised: exact, or as good as a grid allows."""
+        return Precision(False, "exact")
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,10 @@ class TwiceCurve(Curve):
 
     one: Curve
 
+    def precision(self, delta: float) -> Precision:
+        """That of the curve for one record, at the same δ."""
+        return self.one.precision(delta)
+
     def reach(self, x: Array) -> Array:
         return self.one.reach(self.one.reach(x))
 
@@ -187,6 +211,8 @@ class GridCurve(Curve):
         deltas: shape ``(points,)``, upper bounds of δ at these ε.
         exact_delta, exact_epsilon: the accountant's own look-ups, used in place of interpolation where given.
         surest: makes what :attr:`surest` holds, on first use.
+        grid: the grid of privacy losses that it was computed on.
+        precision: what :meth:`precision` answers; by default that the points were given.
     """
 
     def __init__(
@@ -197,12 +223,21 @@ class GridCurve(Curve):
         exact_delta: Lookup | None = None,
         exact_epsilon: Lookup | None = None,
         surest: Callable[[], tuple[Array, Array]] | None = None,
+        grid: Any = None,
+        precision: Callable[[float], Precision] | None = None,
     ) -> None:
-        self._surest = surest
+        self._surest, self._precision = surest, precision
+        self.grid = grid
         self._epsilons = np.asarray(epsilons, float)
         self._deltas = np.minimum.accumulate(np.clip(np.asarray(deltas, float), 0.0, 1.0))
         self._exact_delta, self._exact_epsilon = exact_delta, exact_epsilon
-        self._knots, self._slopes, self._cut = _envelope(self._epsilons, self._deltas)
+
+    @cached_property
+    def _lines(self) -> tuple[Array, Array, Array]:
+        return _envelope(self._epsilons, self._deltas)
+
+    def precision(self, delta: float) -> Precision:
+        return Precision(False, "points that were given") if self._precision is None else self._precision(delta)
 
     @cached_property
     def surest(self) -> tuple[Array, Array] | None:
@@ -242,8 +277,9 @@ class GridCurve(Curve):
         Any line is below the trade-off function, so a knot that is a little off only rounds down; the line itself is
         evaluated without the cancellation that slope · x + offset would suffer at steep slopes.
         """
-        at = np.searchsorted(self._knots, x, side="right")
-        slope, delta = self._slopes[at], self._cut[at]
+        knots, slopes, cut = self._lines
+        at = np.searchsorted(knots, x, side="right")
+        slope, delta = slopes[at], cut[at]
         return np.maximum(0.0, np.where(slope > 1.0, (1.0 - delta) - slope * rest, slope * (x - delta)))
 
 

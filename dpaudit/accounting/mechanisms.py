@@ -251,7 +251,7 @@ def sensitivity(adjacency: Adjacency) -> float:
 
 def plural(count: int, what: str) -> str:
     """``1 step``, ``2 steps``, ``12,000 batches``."""
-    more = "es" if what.endswith("ch") else "s"
+    more = "es" if what.endswith("tch") else "s"
     return f"{count:,} {what}" + ("" if count == 1 else more)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .claiming import CLAIM_HELP, SAMPLER_HELP, Options
 from .console import UNDERPOWERED, VIOLATED, number, say, say_json, table
 
 if TYPE_CHECKING:
@@ -24,11 +25,16 @@ def bound(
     noise_multiplier: Annotated[float | None, typer.Option(help="The claim: DP-SGD with this noise ...")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="... this sampling rate ...")] = None,
     steps: Annotated[int | None, typer.Option(help="... and so many steps.")] = None,
+    sampler: Annotated[str | None, typer.Option(help=SAMPLER_HELP)] = None,
+    claim: Annotated[Path | None, typer.Option(help=CLAIM_HELP)] = None,
     significance: Annotated[float | None, typer.Option(help="Error probability of all tests [default: 0.05].")] = None,
     guesses: Annotated[list[int] | None, typer.Option(help="Number of guesses; several share the level.")] = None,
     threshold: Annotated[float | None, typer.Option(help="For worlds: a threshold fixed beforehand.")] = None,
     coins: Annotated[str | None, typer.Option(help="fair, fixed, worlds or unknown [assumed: fair].")] = None,
     calibration: Annotated[str | None, typer.Option(help="none, set-aside or cross [assumed: none].")] = None,
+    adjacency: Annotated[
+        str | None, typer.Option(help="What a coin decides: add-remove, replace-one or zero-out [default: add-remove].")
+    ] = None,
     audit: Annotated[str | None, typer.Option(help="Of a run's observations, only this trainer's.")] = None,
     require_power: Annotated[bool, typer.Option("--require-power", help="Exit with 5 if underpowered.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -36,16 +42,18 @@ def bound(
     """Bound ε from below, and judge a claim: a table of methods, a verdict, an exit code."""
     from ..archive import is_archive
 
-    claim = _claim(epsilon, delta, noise_multiplier, sampling_rate, steps)
+    options = Options(epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate,
+                      steps=steps, sampler=sampler, claim=claim)  # fmt: skip
+    promise = options.stated()
     assumed: list[str] = []
     others: tuple[Bound, ...] = ()
     if is_archive(file):
-        _refuse_options_of_scores(file, delta, claim, significance, guesses, threshold, coins, calibration)
+        _refuse_options_of_scores(file, delta, promise, significance, guesses, threshold, coins, calibration, adjacency)
         audits = _stored(file, audit)
     else:
-        design, assumed = _design(coins, calibration)
+        design, assumed = _design(coins, calibration, adjacency)
         level = 0.05 if significance is None else significance
-        one, others = _fresh(file, design, claim, delta, level, guesses, threshold)
+        one, others = _fresh(file, design, promise, delta, level, guesses, threshold)
         audits = [one]
     if json:
         say_json(_document(file, audits, others, assumed))
@@ -53,24 +61,6 @@ def bound(
         for one in audits:
             _print(one, others, assumed)
     return _exit_code(audits, require_power)
-
-
-def _claim(
-    epsilon: float | None, delta: float | None, noise: float | None, rate: float | None, steps: int | None
-) -> Claim | None:
-    from ..accounting import Claim
-    from ..errors import InputError
-
-    recipe = (noise, rate, steps)
-    if epsilon is not None and recipe != (None, None, None):
-        raise InputError("a claim must be --epsilon, or --noise-multiplier with its settings, got both")
-    if epsilon is not None:
-        return Claim.pair(epsilon=epsilon, delta=_required(delta))
-    if noise is None and rate is None and steps is None:
-        return None
-    if noise is None or rate is None or steps is None:
-        raise InputError("a DP-SGD claim must have --noise-multiplier, --sampling-rate and --steps, got only some")
-    return Claim.dp_sgd(noise_multiplier=noise, sampling_rate=rate, steps=steps)
 
 
 def _required(delta: float | None) -> float:
@@ -81,7 +71,7 @@ def _required(delta: float | None) -> float:
     return delta
 
 
-def _design(coins: str | None, calibration: str | None) -> tuple[Design, list[str]]:
+def _design(coins: str | None, calibration: str | None, adjacency: str | None) -> tuple[Design, list[str]]:
     """The declared design, and what had to be assumed, in words."""
     from ..records import Design
 
@@ -90,7 +80,8 @@ def _design(coins: str | None, calibration: str | None) -> tuple[Design, list[st
         assumed.append("each canary in or out by an independent fair coin (--coins fair)")
     if calibration is None:
         assumed.append("no score depends on the coins of another run (--calibration none)")
-    return Design(coins=coins or "fair", calibration=calibration or "none"), assumed
+    relation = adjacency or "add-remove"
+    return Design(coins=coins or "fair", calibration=calibration or "none", adjacency=relation), assumed
 
 
 def _fresh(

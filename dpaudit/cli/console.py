@@ -49,8 +49,19 @@ def fail(message: str, code: int, as_json: bool) -> int:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table of results, to stdout."""
-    import io
+    say(drawn_table(columns, rows, line_width()))
+
+
+def line_width() -> int:
+    """How many characters a line of stdout has."""
     import shutil
+
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+
+
+def drawn_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """A table as text, in lines of at most ``width`` characters."""
+    import io
 
     from rich.console import Console
     from rich.table import Table
@@ -59,10 +70,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         grid.add_row(*row)
     # Drawn aside, since rich ends the program by itself where nobody reads its output any more.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
     console.print(grid)
-    say("\n".join(line.rstrip() for line in console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from ..errors import DpauditError, Interrupted
-from . import account, bound, demo, init, plan, report, run
+from . import account, bound, demo, frontier, init, plan, report, run
 from .console import MISTAKE, ReaderGoneError, fail, say_aside
 
 INTERRUPTED, INTERNAL = 3, 4
@@ -40,6 +40,7 @@ for _name, _function in (
     ("init", init.init),
     ("bound", bound.bound),
     ("account", account.account),
+    ("frontier", frontier.frontier),
     ("plan", plan.plan),
     ("report", report.report),
 ):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import pairwise
 from math import ceil, floor
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .claiming import CLAIM_HELP, SAMPLER_HELP, Options
 from .console import say, say_json, table
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def plan(
     noise_multiplier: Annotated[float | None, typer.Option(help="The claim: DP-SGD with this noise ...")] = None,
     sampling_rate: Annotated[float | None, typer.Option(help="... this sampling rate ...")] = None,
     steps: Annotated[int | None, typer.Option(help="... and so many steps.")] = None,
+    sampler: Annotated[str | None, typer.Option(help=SAMPLER_HELP)] = None,
+    claim: Annotated[Path | None, typer.Option(help=CLAIM_HELP)] = None,
     factor: Annotated[float, typer.Option(help="How many times more than claimed the training leaks.")] = 2.0,
     power: Annotated[float, typer.Option(help="The probability of noticing it that is asked for.")] = 0.9,
     significance: Annotated[float, typer.Option(help="The probability of refuting a true claim.")] = 0.05,
@@ -48,29 +52,18 @@ def plan(
     from .. import check
     from ..bounds.sizing import recommend, size
 
-    claim = _claim(epsilon, delta, noise_multiplier, sampling_rate, steps)
+    options = Options(epsilon=epsilon, delta=delta, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate,
+                      steps=steps, sampler=sampler, claim=claim)  # fmt: skip
+    promise = options.required()
     seconds = None if seconds_per_run is None else check.positive("seconds_per_run", seconds_per_run)
     asked: dict[str, Any] = {"delta": delta, "factor": factor, "power": power, "significance": significance}
-    sizes = size(claim, **asked, canaries=canaries, runs=runs)
+    sizes = size(promise, **asked, canaries=canaries, runs=runs)
     best = recommend(sizes, canaries=canaries, runs=runs)
-    asked |= {"epsilon": claim.epsilon(delta), "canaries": canaries, "runs": runs, "seconds_per_run": seconds}
+    asked |= {"epsilon": promise.epsilon(delta), "canaries": canaries, "runs": runs, "seconds_per_run": seconds}
     if json:
-        say_json(_document(claim, asked, sizes, best))
+        say_json(_document(promise, asked, sizes, best))
     else:
-        _print(claim, asked, sizes, best)
-
-
-def _claim(epsilon: float | None, delta: float, noise: float | None, rate: float | None, steps: int | None) -> Claim:
-    from ..accounting import Claim
-    from ..errors import InputError
-
-    recipe = (noise, rate, steps)
-    if epsilon is not None and recipe == (None, None, None):
-        return Claim.pair(epsilon=epsilon, delta=delta)
-    if epsilon is None and noise is not None and rate is not None and steps is not None:
-        return Claim.dp_sgd(noise_multiplier=noise, sampling_rate=rate, steps=steps)
-    got = "both" if epsilon is not None else "neither" if recipe == (None, None, None) else "only some of these"
-    raise InputError(f"a claim must be --epsilon, or --noise-multiplier with --sampling-rate and --steps, got {got}")
+        _print(promise, asked, sizes, best)
 
 
 def _document(claim: Claim, asked: dict[str, Any], sizes: tuple[Size, ...], best: Recommendation) -> dict[str, Any]:

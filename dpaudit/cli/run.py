@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def run(
-    spec: Annotated[str, typer.Argument(help="A TOML file, or one that ships with dpaudit: digits, fashion-mnist.")],
+    spec: Annotated[
+        str,
+        typer.Argument(help="A TOML file, or one that ships with dpaudit: digits, fashion-mnist, fashion-mnist-cnn."),
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder for the results [default: reports/runs/NAME].")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run left in the folder.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that train side by side; the result is the same.")] = 1,

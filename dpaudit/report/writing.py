@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,15 @@ NEW, OLD = ".release.new", ".release.old"
 def write_release(result: RunResult, folder: Path) -> Path:
     """Write ``folder/release``: the report as HTML, JSON and text, the bounds as CSV, the figures as SVG and PNG.
 
+    Returns:
+        The release folder.
+    """
+    return replace_release(folder, lambda new: _write(result, new))
+
+
+def replace_release(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Let ``write`` fill a folder that then becomes ``folder/release``.
+
     All files are written to a folder aside, which then takes the name: a failure leaves an earlier release as it was,
     and nothing half-written. What a kill between the two renames leaves behind is put right by the next call.
 
@@ -33,7 +42,7 @@ def write_release(result: RunResult, folder: Path) -> Path:
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
-        _write(result, new)
+        write(new)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
@@ -53,7 +62,7 @@ def _write(result: RunResult, folder: Path) -> None:
     facts = document(result)
     drawn = draw(result, facts)
     svgs = {name: to_svg(figure) for name, figure in drawn.items()}
-    _write_figures(drawn, svgs, folder / "figures")
+    write_figures(drawn, svgs, folder / "figures")
     pages = {
         "report.json": json_text(facts),
         "report.html": html_page(facts, svgs),
@@ -69,7 +78,8 @@ def json_text(facts: Mapping[str, Any]) -> str:
     return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _write_figures(drawn: Mapping[str, Figure], svgs: Mapping[str, str], folder: Path) -> None:
+def write_figures(drawn: Mapping[str, Figure], svgs: Mapping[str, str], folder: Path) -> None:
+    """Every figure as SVG and as PNG, into a new folder."""
     from .figures import to_png
 
     folder.mkdir(parents=True)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,12 +26,12 @@ from .. import check
 from ..errors import InputError
 from ..records import BoolArray, Data
 from .models import Network
+from .noise import DeviceNoise, NoiseSource
 from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
 
 _LARGEST = float(np.finfo(np.float32).max)  # of what a tensor can be scaled by
-_NOISE_NUMBERS = 2**22  # drawn ahead at once, over all models: 16 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,46 +91,23 @@ class RecordTable:
         return Batch(x, self.y[index].unsqueeze(-1), self.squares[index], self.real[index])
 
 
-class NoiseSource:
-    """Standard Gaussian noise, one row per model and step, each model from its own generator.
+class Body(Protocol):
+    """What networks are made of; all else of training is the same for all."""
 
-    How far ahead it draws depends on the number of models; what it draws does not.
-    """
+    def start(self, seed: int) -> list[NDArray[np.float32]]:
+        """The untrained matrices of one model, each ``(inputs + 1, outputs)``."""
 
-    def __init__(self, seeds: Sequence[int], parameters: int, steps: int) -> None:
-        self._generators = [stream(seed, "noise") for seed in seeds]
-        ahead = max(1, min(steps, _NOISE_NUMBERS // (len(seeds) * parameters)))
-        self._rows = np.empty((len(seeds), ahead, parameters), np.float32)
-        self._next = ahead
+    def gradient_step(self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float) -> None:
+        """Subtract ``rate`` times the sum of the (clipped) gradients, from layers ``(K, inputs + 1, outputs)``."""
 
-    def step(self) -> Tensor:
-        """The next step's noise, float32, shape ``(models, parameters)``; valid until the next call."""
-        if self._next == self._rows.shape[1]:
-            for generator, rows in zip(self._generators, self._rows, strict=True):
-                generator.standard_normal(dtype=np.float32, out=rows)
-            self._next = 0
-        self._next += 1
-        return torch.from_numpy(self._rows)[:, self._next - 1]
-
-
-class DeviceNoise:
-    """The same from a GPU's own generators, where drawing on the CPU would be most of the time."""
-
-    def __init__(self, seeds: Sequence[int], parameters: int, device: torch.device) -> None:
-        self._generators = [
-            torch.Generator(device).manual_seed(int(stream(seed, "noise").integers(2**63))) for seed in seeds
-        ]
-        self._rows = torch.empty((len(seeds), parameters), device=device)
-
-    def step(self) -> Tensor:
-        """The next step's noise, float32, shape ``(models, parameters)``; valid until the next call."""
-        for row, generator in zip(self._rows, self._generators, strict=True):
-            row.normal_(generator=generator)
-        return self._rows
+    def network(
+        self, layers: tuple[NDArray[np.float32], ...], start: NDArray[np.float32], released: NDArray[np.float32] | None
+    ) -> Network:
+        """One model as it leaves training; see :class:`~dpaudit.trainers.models.Network`."""
 
 
 def fit(
-    settings: GradientDescent,
+    settings: GradientDescent | Sequence[DPSGD],
     data: Data,
     member: BoolArray,
     seeds: Sequence[int],
@@ -141,23 +119,69 @@ def fit(
     """Train one network per row of ``member``, shape ``(models, records)``, all at once, in the calling thread.
 
     Args:
+        settings: of all networks; or one of each, which differ in their noise multipliers and clip norms alone.
         stop: once set by another thread, training ends before its next step and the networks are unfinished.
 
     Raises:
         InputError: torch has no such device.
     """
-    place = _device(device)
-    starts = [start_layers(data.features, settings.hidden, data.classes, seed) for seed in seeds]
+    common = settings if isinstance(settings, GradientDescent) else settings[0]
+    body = Perceptron(data.features, common.hidden, data.classes)
+    return fit_body(body, settings, data, member, seeds, device=device, keep_iterates=keep_iterates, stop=stop)
+
+
+def fit_body(
+    body: Body,
+    settings: GradientDescent | Sequence[DPSGD],
+    data: Data,
+    member: BoolArray,
+    seeds: Sequence[int],
+    *,
+    device: str = "cpu",
+    keep_iterates: bool = False,
+    stop: threading.Event | None = None,
+) -> list[Network]:
+    """As :func:`fit`, for networks of any body."""
+    place = find_device(device)
+    common = settings if isinstance(settings, GradientDescent) else settings[0]
+    starts = [body.start(seed) for seed in seeds]
     layers = [torch.from_numpy(np.stack(matrices)).to(place) for matrices in zip(*starts, strict=True)]
     start = _flat(layers)
-    released = np.empty((len(seeds), settings.steps, start.shape[1]), np.float32) if keep_iterates else None
+    released = np.empty((len(seeds), common.steps, start.shape[1]), np.float32) if keep_iterates else None
+    privacy, stop = _privacy(settings, data, place), stop or threading.Event()
     with torch.inference_mode():
-        _descend(settings, data, member, seeds, layers, released, stop or threading.Event())
+        _descend(body, common, privacy, data, member, seeds, layers, released, stop)
     final = [layer.cpu().numpy() for layer in layers]
     return [
-        Network(tuple(layer[k] for layer in final), start[k], None if released is None else released[k])
+        body.network(tuple(layer[k] for layer in final), start[k], None if released is None else released[k])
         for k in range(len(seeds))
     ]
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """The body of softmax regression and of networks with ReLU layers."""
+
+    features: int
+    hidden: Sequence[int]
+    classes: int
+
+    def start(self, seed: int) -> list[NDArray[np.float32]]:
+        """The untrained matrices of one model."""
+        return start_layers(self.features, self.hidden, self.classes, seed)
+
+    def gradient_step(self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float) -> None:
+        """Subtract ``rate`` times the sum of the (clipped) gradients."""
+        step = backward(layers, batch)
+        weigh(step, batch, clip_norm)
+        for layer, inputs, slope in zip(layers, step.inputs, step.slopes, strict=True):
+            layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
+
+    def network(
+        self, layers: tuple[NDArray[np.float32], ...], start: NDArray[np.float32], released: NDArray[np.float32] | None
+    ) -> Network:
+        """One model as it leaves training."""
+        return Network(layers, start, released)
 
 
 def start_layers(features: int, hidden: Sequence[int], classes: int, seed: int) -> list[NDArray[np.float32]]:
@@ -195,36 +219,79 @@ def _relu_with_one(z: Tensor) -> Tensor:
     return out
 
 
-def clip_factors(squared_norms: Tensor, clip_norm: float) -> Tensor:
-    """What to scale each gradient by so that its norm is at most ``clip_norm``: min(1, C / ‖g‖), and 1 at ‖g‖ = 0."""
-    return clip_norm / squared_norms.sqrt().clamp_min(clip_norm)
+def clip_factors(squared_norms: Tensor, clip_norm: float | Tensor) -> Tensor:
+    """What to scale each gradient by so that its norm is at most ``clip_norm``: min(1, C / ‖g‖), and 1 at ‖g‖ = 0.
+
+    A number and a tensor of it, shape ``(K, 1)``, give the same bits.
+    """
+    return squared_norms.sqrt().clamp_min(clip_norm).reciprocal() * clip_norm
 
 
-def weigh(step: Backward, batch: Batch, clip_norm: float | None) -> None:
+def weigh(step: Backward, batch: Batch, clip_norm: float | Tensor | None) -> None:
     """Scale each example's gradient in place by its weight in the sum: clipped if asked, 0 for padding.
 
-    A gradient whose squared norm is not finite in float32 weighs 0 under clipping, and its parts are set to zero, as
-    0 · ∞ would be NaN. Without clipping it is left alone: plain SGD may diverge.
+    Without clipping a gradient that is not finite is left alone: plain SGD may diverge.
     """
-    weight = batch.real
-    if clip_norm is not None:
-        squares = step.squared_norms()
-        weight = weight * clip_factors(squares, clip_norm)
-        finite = torch.isfinite(squares)
-        if not bool(finite.all()):
-            weight = torch.where(finite, weight, 0.0)
-            _drop(step, ~finite.unsqueeze(-1))
+    if clip_norm is None:
+        scale(step, batch.real, None)
+    else:
+        scale(step, *weights(step.squared_norms(), batch, clip_norm))
+
+
+def weights(squared_norms: Tensor, batch: Batch, clip_norm: float | Tensor) -> tuple[Tensor, Tensor | None]:
+    """What each example's gradient weighs in the clipped sum, shape ``(K, B)``: 0 for padding.
+
+    A gradient whose squared norm is not finite in float32 weighs 0; it must be set to zero all the same, as 0 · ∞
+    would be NaN: these are True in the second result, shape ``(K, B)``, which is None where there are none.
+    """
+    weight = batch.real * clip_factors(squared_norms, clip_norm)
+    finite = torch.isfinite(squared_norms)
+    if bool(finite.all()):
+        return weight, None
+    return torch.where(finite, weight, 0.0), ~finite
+
+
+def scale(step: Backward, weight: Tensor, lost: Tensor | None) -> None:
+    """Scale each example's gradient in place; set to zero those that are lost."""
+    if lost is not None:
+        for part in (*step.inputs, *step.slopes):
+            part.masked_fill_(lost.unsqueeze(-1), 0.0)
     for slope in step.slopes:
         slope.mul_(weight.unsqueeze(-1))
 
 
-def _drop(step: Backward, lost: Tensor) -> None:
-    for part in (*step.inputs, *step.slopes):
-        part.masked_fill_(lost, 0.0)
+@dataclass(frozen=True, eq=False)
+class _Privacy:
+    """Clipping and noise of a stack of K models.
+
+    Attributes:
+        clip_norm: a number for all or one for each, shape ``(K, 1)``; None without clipping.
+        deviation: of the noise on the parameters in one step: a number for all or one for each, shape ``(K, 1)``;
+            None without noise.
+    """
+
+    clip_norm: float | Tensor | None = None
+    deviation: float | Tensor | None = None
+
+
+def _privacy(settings: GradientDescent | Sequence[DPSGD], data: Data, place: torch.device) -> _Privacy:
+    if isinstance(settings, DPSGD):
+        return _Privacy(settings.clip_norm, _deviation(settings, data) or None)
+    if isinstance(settings, GradientDescent):
+        return _Privacy()
+    columns = torch.tensor([[s.clip_norm, _deviation(s, data)] for s in settings], dtype=torch.float32, device=place)
+    return _Privacy(columns[:, :1], columns[:, 1:] if bool(columns[:, 1].any()) else None)
+
+
+def _deviation(settings: DPSGD, data: Data) -> float:
+    rate = settings.learning_rate / settings.divisor(data)
+    return min(rate * settings.noise_multiplier * settings.clip_norm, _LARGEST)
 
 
 def _descend(
+    body: Body,
     settings: GradientDescent,
+    privacy: _Privacy,
     data: Data,
     member: BoolArray,
     seeds: Sequence[int],
@@ -235,47 +302,39 @@ def _descend(
     """All steps, in place on ``layers``."""
     place = layers[0].device
     table = RecordTable(data, place)
-    clip = settings.clip_norm if isinstance(settings, DPSGD) else None
     rate = settings.learning_rate / settings.divisor(data)
-    noise = _noise(settings, seeds, layers)
+    noise = None if privacy.deviation is None else _noise(seeds, layers)
     done = 0
-    for block in batch_blocks([stream(s, "sampling") for s in seeds], member, settings.sampling_rate, settings.steps):
+    generators = [stream(s, "sampling") for s in seeds]
+    for block in batch_blocks(generators, member, settings.sampling_rate, settings.steps, settings.sampler):
         index = torch.from_numpy(block.index).to(place)
         for chosen, width in zip(index, block.sizes.max(axis=1).tolist(), strict=True):
             if stop.is_set():
                 return
             if width:
-                _gradient_step(layers, table.batch(chosen[:, :width]), clip, rate)
-            if noise is not None:
-                assert isinstance(settings, DPSGD)
-                _noise_step(layers, noise.step(), rate * settings.noise_multiplier * settings.clip_norm)
+                body.gradient_step(layers, table.batch(chosen[:, :width]), privacy.clip_norm, rate)
+            if noise is not None and privacy.deviation is not None:
+                _noise_step(layers, torch.as_tensor(noise.step()), privacy.deviation)
             if released is not None:
                 released[:, done] = _flat(layers)
             done += 1
 
 
-def _noise(settings: GradientDescent, seeds: Sequence[int], layers: list[Tensor]) -> NoiseSource | DeviceNoise | None:
-    if not isinstance(settings, DPSGD) or settings.noise_multiplier == 0:
-        return None
+def _noise(seeds: Sequence[int], layers: list[Tensor]) -> NoiseSource | DeviceNoise:
     parameters = sum(layer[0].numel() for layer in layers)
     if layers[0].device.type == "cpu":
-        return NoiseSource(seeds, parameters, settings.steps)
+        return NoiseSource(seeds, parameters)
     return DeviceNoise(seeds, parameters, layers[0].device)
 
 
-def _gradient_step(layers: list[Tensor], batch: Batch, clip_norm: float | None, rate: float) -> None:
-    """Subtract ``rate`` times the sum of the (clipped) gradients."""
-    step = backward(layers, batch)
-    weigh(step, batch, clip_norm)
-    for layer, inputs, slope in zip(layers, step.inputs, step.slopes, strict=True):
-        layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
-
-
-def _noise_step(layers: list[Tensor], noise: Tensor, deviation: float) -> None:
+def _noise_step(layers: list[Tensor], noise: Tensor, deviation: float | Tensor) -> None:
     """Subtract ``deviation`` times standard noise, shape ``(K, parameters)``, cut into the layers' shapes."""
     sizes = [layer[0].numel() for layer in layers]
     for layer, part in zip(layers, torch.split(noise, sizes, 1), strict=True):
-        layer.sub_(part.view(layer.shape), alpha=min(deviation, _LARGEST))
+        if isinstance(deviation, Tensor):
+            layer.addcmul_(part.view(layer.shape), deviation[..., None], value=-1.0)
+        else:
+            layer.sub_(part.view(layer.shape), alpha=deviation)
 
 
 def _flat(layers: Sequence[Tensor]) -> NDArray[np.float32]:
@@ -283,7 +342,12 @@ def _flat(layers: Sequence[Tensor]) -> NDArray[np.float32]:
     return np.concatenate([layer.reshape(len(layer), -1).cpu().numpy() for layer in layers], axis=1)
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """The device of that name.
+
+    Raises:
+        InputError: torch can't use it, or it is neither a CPU nor a CUDA device.
+    """
     try:
         place = torch.device(name)
         torch.empty(1, device=place)

@@ -47,7 +47,7 @@ class FunctionTrainer:
         Raises:
             InputError: what it returns is no model, or it could not import something that it needs.
         """
-        with _imports_named(self.name):
+        with imports_named(self.name):
             model = self.function(data, member, seed)
         return checked(model, self.name, data.classes)
 
@@ -82,7 +82,7 @@ class ObjectTrainer:
         Raises:
             InputError: what it returns is no model, or it could not import something that it needs.
         """
-        with _imports_named(self.name):
+        with imports_named(self.name):
             model = self.trainer.train(data, member, seed)
         return checked(model, self.name, data.classes)
 
@@ -118,8 +118,8 @@ def resolve(
             not take, or nothing that can train.
     """
     chosen = dict(settings or {})
-    with _folders_on_path(folders), _imports_named(target):
-        found = _attribute(target)
+    with folders_on_path(folders), imports_named(target):
+        found = named(target)
         if _is_training_function(found):
             _check_settings(target, found, (None, None, None), chosen)
             function = functools.partial(found, **chosen) if chosen else found
@@ -130,10 +130,15 @@ def resolve(
     return ObjectTrainer(trainer, claim, target)
 
 
-def _attribute(target: str) -> Any:
+def named(target: str, what: str = "trainer") -> Any:
+    """What ``"package.module:name"`` stands for.
+
+    Raises:
+        InputError: no colon, or no such module or attribute.
+    """
     module_name, colon, path = target.partition(":")
     if not colon or not module_name or not path:
-        raise InputError(f"a trainer must be named as package.module:name, got {target!r}")
+        raise InputError(f"a {what} must be named as package.module:name, got {target!r}")
     found: Any = _module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
@@ -199,7 +204,7 @@ def _check_settings(target: str, found: Any, first: tuple[None, ...], settings: 
 
 
 @contextlib.contextmanager
-def _imports_named(who: str) -> Iterator[None]:
+def imports_named(who: str) -> Iterator[None]:
     """Turn an import that fails in foreign code into one line that says whose it was and what is missing."""
     try:
         yield
@@ -212,7 +217,7 @@ def _imports_named(who: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _folders_on_path(folders: Sequence[str]) -> Iterator[None]:
+def folders_on_path(folders: Sequence[str]) -> Iterator[None]:
     """Look in ``folders`` first, then in the current directory, then on the Python path."""
     added = [os.path.abspath(folder) for folder in (*folders, os.getcwd())]
     sys.path[:0] = added

@@ -1,4 +1,4 @@
-"""Where the randomness of a training run comes from: one integer per model, three independent streams from it."""
+"""Where the randomness of a training run comes from: one integer per model, independent streams from it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from .. import check
 from ..errors import InputError
 
-Purpose = Literal["init", "sampling", "noise"]
+Purpose = Literal["init", "sampling", "noise", "layers"]
 
-_SPAWN_KEY: dict[Purpose, int] = {"init": 0, "sampling": 1, "noise": 2}
+_SPAWN_KEY: dict[Purpose, int] = {"init": 0, "sampling": 1, "noise": 2, "layers": 3}
 _MODELS_KEY = 0x6D6F6465  # "mode": keeps model seeds apart from whatever else is drawn from the same root seed
 
 

@@ -10,7 +10,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 from dpaudit import Claim
 from dpaudit.accounting.curves import GaussianCurve, GridCurve
-from dpaudit.accounting.pld import subsampled_gaussian
+from dpaudit.accounting.pld import curve
+from dpaudit.accounting.releases import SampledGaussianRelease
 from dpaudit.errors import InputError
 
 DELTA = 1e-5
@@ -72,7 +73,8 @@ def test_trade_off_lies_below_every_line_of_one_direction(claim):
 
 def test_grid_of_the_accountant_is_rounded_against_the_trainer():
     # Sampling at a rate of nearly 1 is all but the exact Gaussian.
-    near, exact = subsampled_gaussian(2.0, 1 - 1e-9, 4), GaussianCurve(1.0)
+    release = SampledGaussianRelease(noise_multiplier=2.0, sampling_rate=1 - 1e-9, count=4)
+    near, exact = curve((release,)), GaussianCurve(1.0)
     e, fpr = np.linspace(0, 8, 50), np.concatenate([np.geomspace(1e-9, 0.5, 40), np.linspace(0.5, 1, 20)])
     assert isinstance(near, GridCurve)
     assert np.all(near.delta(e) >= exact.delta(e) - 1e-9)

@@ -27,6 +27,14 @@ def function(data, member, seed):
     return SGD(steps=5, sampling_rate=0.5).train(data, member, seed)
 
 
+def dropping(features, classes, generator):
+    """A module whose first weights and whose dropout come from torch's global generator."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(features, 6), nn.Tanh(), nn.Dropout(0.5), nn.Linear(6, classes))
+
+
+TINY = {"shape": [1, 3, 1], "layers": [{"channels": 2, "kernel": 1}, {"channels": 3, "kernel": 1}]}
 TRAINERS = [
     SGD(steps=10, sampling_rate=0.5),
     SGD(steps=10, sampling_rate=0.5, hidden=(4,)),
@@ -34,9 +42,18 @@ TRAINERS = [
     DPSGD(steps=10, sampling_rate=0.5, hidden=(4, 4)),
     DPSGD(steps=10, sampling_rate=0.5, noise_multiplier=0),
     FunctionTrainer(function),
+    *(DPSGD(steps=10, sampling_rate=0.5, sampler=s) for s in ("fixed-size", "shuffled", "balls-and-bins")),
+    DPSGD(steps=10, sampling_rate=1, sampler="full-batch"),
+    SGD(steps=10, sampling_rate=0.5, model=dropping),
+    SGD(steps=10, sampling_rate=0.5, hidden=(4,), optimizer="momentum"),
+    DPSGD(steps=10, sampling_rate=0.5, model=dropping, clipping="per-layer"),
+    DPSGD(steps=10, sampling_rate=0.5, sampler="shuffled", clipping="automatic", trainable=["0.bias"]),
+    DPSGD(steps=10, sampling_rate=0.5, hidden=(4,), optimizer={"kind": "adam", "learning_rate": 0.01}),
+    *(SGD(steps=10, sampling_rate=0.5, model=TINY, model_settings={"activation": a}) for a in ("relu", "tanh")),
+    DPSGD(steps=10, sampling_rate=0.5, model=TINY, physical_batch_size=3),
 ]
 each_trainer = pytest.mark.parametrize(
-    "trainer", TRAINERS, ids=lambda t: f"{type(t).__name__}{getattr(t, 'hidden', '')}"
+    "trainer", TRAINERS, ids=lambda t: f"{type(t).__name__}{getattr(t, 'hidden', '')}-{getattr(t, 'sampler', '')}"
 )
 
 

@@ -1,0 +1,133 @@
+"""Clipped sums of a model of the caller's: which way to get its gradients, in which pieces, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ... import check
+from . import batches
+from .bookkeeping import BookKeeping, LayoutError
+from .clipping import Clipping
+from .diagnostics import StepCounts
+from .feedforward import FeedForward
+from .layout import Layout
+from .losses import CrossEntropy, Loss
+from .perexample import PerExample, SlowGradients
+from .screening import check_losses, find_rules, refuse_mixing, settle
+from .summing import Gradients
+
+
+class ClippedSums:
+    """Sums of clipped per-example gradients of a model.
+
+    Args:
+        model: any module; examples are along dimension 0 of its inputs.
+        clipping: a rule of :mod:`.clipping`.
+        loss: gives one number per example; cross-entropy by default.
+        physical_batch_size: at most this many examples are held at once; by default as many as is fast.
+
+    Attributes:
+        layout: the trained parameters.
+
+    Raises:
+        InputError: nothing to train, or a model that mixes examples.
+
+    >>> from dpaudit.trainers.private import GlobalClipping
+    >>> sums = ClippedSums(nn.Linear(3, 2), GlobalClipping(norm=0.5))
+    >>> total = sums.sum(torch.ones(1, 3), torch.tensor([1]))
+    >>> round(float(total.norm()), 4)
+    0.5
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clipping: Clipping,
+        loss: Loss | None = None,
+        physical_batch_size: int | None = None,
+    ) -> None:
+        if physical_batch_size is not None:
+            check.integer("physical_batch_size", physical_batch_size, 1)
+        refuse_mixing(model)
+        self.layout = Layout.of(model)
+        self._model, self._clipping = model, clipping
+        self._loss: Loss = CrossEntropy() if loss is None else loss
+        self._physical = physical_batch_size
+        self._mode = model.training
+        self._by_hand = FeedForward.of(model, self.layout, self._loss)
+        self._independent = self._by_hand is not None and type(self._loss) is CrossEntropy
+        self._gradients = self._choose()
+
+    def _choose(self) -> Gradients:
+        rules, unknown = find_rules(self._model, self.layout)
+        if not unknown:
+            return BookKeeping(self._model, self.layout, rules, self._loss)
+        return self._write_out(f"{unknown} has parameters of its own and no rule")
+
+    def _write_out(self, reason: str) -> PerExample:
+        warnings.warn(f"per-example gradients of {type(self._model).__name__} are written out, which is slower: "
+                      f"{reason}", SlowGradients, stacklevel=4)  # fmt: skip
+        return PerExample(self._model, self.layout, self._loss)
+
+    def sum(self, x: batches.Batch, y: batches.Batch) -> Tensor:
+        """The sum of the clipped gradients of a batch, a flat vector in the order of :attr:`Layout.names`.
+
+        Args:
+            x: the model's input, examples along dimension 0; a tuple or dict stands for several arguments.
+            y: what the loss compares the model's output with, examples along dimension 0.
+
+        Raises:
+            InputError: sizes that differ, a loss that is not one number per example, or examples that are mixed.
+        """
+        total = self.layout.new_vector().zero_()
+        with torch.no_grad():
+            self.add_to(self.layout.split(total), x, y)
+        return total
+
+    def add_to(self, totals: Sequence[Tensor], x: batches.Batch, y: batches.Batch) -> StepCounts:
+        """Add the same to one tensor per parameter, in place, and count what happened. For use under ``no_grad``."""
+        size = batches.examples(x, y)
+        if not size:
+            return StepCounts()
+        gradients = self._prepare(x, y, size)
+        limits = [limit for limit in (self._physical, gradients.limit) if limit is not None]
+        parts = max([1, *(-(-size // limit) for limit in limits)])
+        if parts == 1:
+            return self._add(gradients, totals, x, y, size)
+        counts, step = StepCounts(), -(-size // parts)
+        for at in range(0, size, step):
+            rows = slice(at, min(at + step, size))
+            part = batches.pick(x, rows), batches.pick(y, rows), rows.stop - at
+            counts += self._add(gradients, totals, *part)
+        return counts
+
+    def _add(
+        self, gradients: Gradients, totals: Sequence[Tensor], x: batches.Batch, y: batches.Batch, size: int
+    ) -> StepCounts:
+        try:
+            return gradients.add_clipped(totals, x, y, size, self._clipping)
+        except LayoutError as error:  # before anything was added
+            self._gradients = self._write_out(str(error))
+            return self._gradients.add_clipped(totals, x, y, size, self._clipping)
+
+    def _prepare(self, x: batches.Batch, y: batches.Batch, size: int) -> Gradients:
+        """How to do this batch: find out what must be known before a model's gradients are believed."""
+        if self._model.training != self._mode:
+            refuse_mixing(self._model)
+            self._mode = self._model.training
+        if not self._independent and size > 1:
+            check_losses(self._model, self._loss, x, y)
+            self._independent = True
+        if self._by_hand is not None and self._by_hand.fits(x):
+            return self._by_hand
+        if isinstance(self._gradients, BookKeeping) and not self._gradients.settled:
+            reason = settle(self._gradients, self._model, self.layout, x, y, size)
+            if reason:
+                self._gradients = self._write_out(reason)
+            elif not self._gradients.settled:
+                return PerExample(self._model, self.layout, self._loss)
+        return self._gradients

@@ -1,0 +1,37 @@
+"""Memory that is kept: to get it from the system anew, page by page, costs more than the arithmetic done in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_ALIGNED = 16  # numbers
+
+
+class Workspace:
+    """Hands out tensors that live until it is started again, all from one block that grows to what is needed."""
+
+    def __init__(self) -> None:
+        self._block = torch.empty(0)
+        self._used = self._wanted = 0
+
+    def start(self) -> None:
+        """Take back everything that was handed out."""
+        if self._wanted > self._block.numel():
+            self._block = self._block.new_empty(self._wanted)
+        self._used = self._wanted = 0
+
+    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """A contiguous tensor of this shape and undefined content, of the type and on the device of ``like``."""
+        if self._block.dtype != like.dtype or self._block.device != like.device:
+            self._block, self._used = like.new_empty(0), 0
+        size = -(-math.prod(shape) // _ALIGNED) * _ALIGNED
+        self._wanted += size
+        if self._used + size > self._block.numel():
+            return like.new_empty(shape)
+        part = self._block[self._used : self._used + math.prod(shape)].view(shape)
+        self._used += size
+        return part

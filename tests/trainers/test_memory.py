@@ -1,0 +1,144 @@
+"""How many models to stack: by the machine's memory, decided once."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import dpaudit
+from dpaudit.errors import InputError
+from dpaudit.records import Data
+from dpaudit.spec import load_spec
+from dpaudit.trainers import DPSGD, SGD, FunctionTrainer, choose_chunk, memory, train_many
+from dpaudit.trainers.external import ObjectTrainer
+
+DATA = Data(np.zeros((500, 30)), np.arange(500) % 3, 3)
+GIGABYTE = 10**9
+
+
+def test_a_machine_with_memory_stacks_as_many_as_are_fast():
+    assert choose_chunk(SGD(), DATA, 16 * GIGABYTE) == choose_chunk(DPSGD(hidden=[64]), DATA, 10**15) == 32
+    images = Data(np.zeros((2000, 784)), np.arange(2000) % 10, 10, nominal_size=1000)
+    chunks = [
+        choose_chunk(SGD(sampling_rate=0.064, hidden=hidden), images, 16 * GIGABYTE)
+        for hidden in ((), (128,), (256, 128), (2000, 2000))
+    ]
+    assert chunks == sorted(chunks, reverse=True) and chunks[0] > 8 and chunks[-1] == 4
+
+
+def test_little_memory_makes_small_stacks_and_at_least_one_model():
+    chunks = [choose_chunk(DPSGD(hidden=[100]), DATA, size) for size in (1, 10**7, 10**8, 3 * 10**8, 10**9)]
+    assert chunks == sorted(chunks) and chunks[0] == 1 and chunks[-1] == 32
+    assert len(set(chunks)) >= 4
+
+
+def test_large_networks_and_batches_take_more():
+    def chunk(**settings):
+        return choose_chunk(DPSGD(**settings), DATA, 10**8)
+
+    assert chunk(hidden=[500]) < chunk(hidden=[50])
+    assert chunk(hidden=[50], sampling_rate=1.0) < chunk(hidden=[50], sampling_rate=0.01)
+
+
+def test_of_several_trainers_the_largest_counts_and_other_peoples_do_not():
+    small, large = SGD(), DPSGD(hidden=[500, 500])
+    foreign = FunctionTrainer(lambda data, member, seed: None)
+    alone = choose_chunk(large, DATA, 10**8)
+    assert choose_chunk([small, foreign, large], DATA, 10**8) == alone < choose_chunk(small, DATA, 10**8)
+    assert choose_chunk(ObjectTrainer(large), DATA, 10**8) == alone
+    assert choose_chunk(foreign, DATA, 1) == choose_chunk([], DATA, 1) == 32
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 1.5, float("nan"), "much"])
+def test_memory_out_of_range_is_refused(wrong):
+    with pytest.raises(InputError, match="memory"):
+        choose_chunk(SGD(), DATA, wrong)
+
+
+def test_the_estimate_bounds_what_a_stack_takes():
+    """What torch and numpy hold at the end of a step; allocated pages are the measure that a limit acts on."""
+    torch = pytest.importorskip("torch")
+    settings, data = DPSGD(hidden=[256], steps=4, sampling_rate=0.2), Data(np.ones((600, 700)), np.zeros(600), 4)
+    member = np.ones((64, 600), bool)
+    from dpaudit.trainers import engine
+
+    kept, seen = [], []
+    step = engine.Perceptron.gradient_step
+
+    def watched(self, layers, batch, clip_norm, rate):
+        step(self, layers, batch, clip_norm, rate)
+        kept.append(sum(t.numel() * t.element_size() for t in (*layers, batch.x, batch.y, batch.squares, batch.real)))
+        seen.append(len(layers[0]))
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(engine.Perceptron, "gradient_step", watched)
+    try:
+        train_many(settings, data, member, 0, chunk=16, threads=1)
+    finally:
+        patch.undo()
+    estimate = memory.model_bytes(settings, data)
+    assert set(seen) == {16} and torch.get_num_threads() >= 1
+    assert estimate / 5 < max(kept) / 16 < estimate
+
+
+def test_the_machine_has_memory_and_a_control_group_may_have_less(tmp_path, monkeypatch):
+    whole = memory.available_memory()
+    assert whole > 10**8
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(memory, "_LIMITS", (str(limit), str(tmp_path / "absent")))
+    physical = memory.available_memory()
+    assert physical >= whole
+    limit.write_text("max\n")
+    assert memory.available_memory() == physical
+    limit.write_text("123456789\n")
+    assert memory.available_memory() == 123456789
+    monkeypatch.setattr(memory.os, "sysconf", lambda name: (_ for _ in ()).throw(ValueError(name)))
+    limit.write_text("9000000000000\n")
+    assert memory.available_memory() == memory._UNKNOWN
+
+
+def test_train_many_stacks_as_many_as_chosen(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(memory, "available_memory", lambda: 1)
+    told, member = [], np.ones((3, 500), bool)
+    train_many(SGD(steps=1), DATA, member, 0, progress=lambda done, total: told.append(done))
+    assert told == [1, 2, 3]
+    train_many(SGD(steps=1), DATA, member, 0, chunk=2, progress=lambda done, total: told.append(done))
+    assert told[3:] == [2, 3]
+
+
+def small_spec():
+    spec = load_spec("digits").model_dump(mode="json")
+    spec |= {"runs": 12, "shadows": 4, "data": {"source": "digits", "records": 100, "test": 20}}
+    spec["canaries"], spec["tests"] = [{"family": "far-out", "count": 8}], []
+    spec["trainers"] = spec["trainers"][:2]
+    for trainer in spec["trainers"]:
+        trainer["settings"]["steps"] = 10
+        trainer["expect"] = None
+    return spec
+
+
+def test_a_run_stores_the_chunk_and_keeps_to_it_on_a_machine_with_other_memory(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_):
+        raise Stopped
+
+    monkeypatch.setattr(memory, "available_memory", lambda: 5 * 10**7)
+    with pytest.raises(Stopped):
+        dpaudit.run(small_spec(), tmp_path / "out", progress=stop)
+    stored = json.loads((tmp_path / "out" / "retained" / "plan.json").read_text())
+    assert 1 <= stored["chunk"] < 8 and {unit["chunk"] for unit in stored["units"]} == {stored["chunk"]}
+    monkeypatch.setattr(memory, "available_memory", lambda: 10**12)
+    dpaudit.run(small_spec(), tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out" / "retained" / "units").iterdir()}
+    assert names == {f"{unit['name']}.safetensors" for unit in stored["units"]}
+    monkeypatch.setattr(memory, "available_memory", lambda: 5 * 10**7)
+    dpaudit.run(small_spec(), tmp_path / "whole")
+    observations = [(tmp_path / run / "retained" / "observations.safetensors").read_bytes() for run in ("out", "whole")]
+    assert observations[0] == observations[1]
