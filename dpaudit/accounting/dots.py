@@ -137,7 +137,7 @@ def _floored(losses: Array, mass: Array, low: float, cell: float, infinite: floa
     kept = losses >= low
     at = np.floor(losses[kept] / cell).astype(np.int64)
     start = int(at.min())
-    return Masses(start, np.bincount(at - start, mass[kept]), infinite)
+    return Masses(start, np.asarray(np.bincount(at - start, mass[kept]), float), infinite)
 
 
 def _lowered(tails: Tails, losses: Array, cell: float, whole: float) -> tuple[int, Array]:

@@ -163,7 +163,7 @@ def _composed(releases: tuple[Release, ...], finest: float) -> GridCurve:
         at = np.asarray(at, float)
         spent = np.maximum(*(side.epsilon(at) for side in sides))
         for curve in known:
-            if np.any(curve.delta(spent) < at):
+            if np.any(curve.delta(spent) <= at):
                 spent = np.minimum(spent, curve.epsilon(at))
         return spent
 
@@ -174,7 +174,7 @@ def _composed(releases: tuple[Release, ...], finest: float) -> GridCurve:
         np.minimum.reduce([deltas, *(curve.delta(lines) for curve in known)]),
         exact_delta=delta,
         exact_epsilon=epsilon,
-        surest=lambda: _surest(sides[0].pmf),
+        surest=sides[0].surest,
         grid=grid,
         precision=lambda at: _precision(releases, grid, sides, epsilon, at),
     )
@@ -242,7 +242,8 @@ class _Side:
 
     def __init__(self, releases: tuple[Release, ...], side: Side, cell: float) -> None:
         self._releases, self._side, self._cell = releases, side, cell
-        self.pmf, self.plain = self._composition(0.0)
+        pmf, self.plain = self._composition(0.0)
+        self._pmf = pmf if side == "with" else None
         self.clear = _CLEAR * self.plain.doubt
         self._clear_from = self.plain.epsilon(np.asarray(self.clear))
         self.end = self._end()
@@ -275,8 +276,14 @@ class _Side:
 
     def _end(self) -> float:
         """Where lines of the trade-off function may end: δ is negligible there, or as small as can be told."""
-        top = float(self.plain.epsilon(np.asarray(self.pmf.infinite + max(1e-14, 3 * self.plain.doubt))))
+        least = self.plain.infinite + max(1e-14, 3 * self.plain.doubt)
+        top = float(self.plain.epsilon(np.asarray(least)))
         return max(top, 1e-3) if math.isfinite(top) else LARGEST_EXPONENT
+
+    def surest(self) -> tuple[Array, Array]:
+        """Of the direction ``with``: see :func:`_surest`."""
+        assert self._pmf is not None
+        return _surest(self._pmf)
 
 
 _Sides = tuple[_Side, _Side]
@@ -326,7 +333,7 @@ def _convolved(parts: list[tuple[Masses, int]], cell: float, order: float) -> _P
     for masses, count in sorted(parts, key=lambda part: len(part[0].probs)):
         with np.errstate(divide="ignore"):
             log_weights = np.log(masses.probs)
-        losses = (masses.start + np.arange(len(masses.probs))) * cell + masses.offset
+        losses = _points(masses.start * cell + masses.offset, len(masses.probs), cell)
         log_weights += order * losses
         weights = np.exp(log_weights - log_weights.max())
         log_scale += count * (math.log(float(weights.sum())) + float(log_weights.max()))
@@ -384,7 +391,7 @@ class _Tail:
 
     def __init__(self, pmf: _Pmf, *, up: bool) -> None:
         self._sign = 1.0 if up else -1.0
-        self._cell, self._order, self._infinite = pmf.cell, pmf.order, pmf.infinite
+        self._cell, self._order, self.infinite = pmf.cell, pmf.order, pmf.infinite
         self._log_scale = pmf.log_scale + self._sign * _SHARE * pmf.rounding
         sums, others = (
             lfilter([1.0], [1.0, -math.exp(-rate * pmf.cell)], pmf.probs[::-1])[::-1]
@@ -407,7 +414,7 @@ class _Tail:
         loss = self._first + at * self._cell
         with np.errstate(over="ignore"):
             seen = self._scale(loss) * (self._sums[at] - np.exp(np.minimum(epsilon - loss, 0.0)) * self._others[at])
-        return np.clip(self._infinite + seen + self._sign * self.doubt * self._scale(epsilon), 0.0, 1.0)
+        return np.clip(self.infinite + seen + self._sign * self.doubt * self._scale(epsilon), 0.0, 1.0)
 
     def epsilon(self, delta: Array) -> Array:
         """The ε ≥ 0 at which :meth:`delta` falls to ``delta``: the cell by bisection, then in closed form."""
@@ -419,7 +426,7 @@ class _Tail:
             low, high = np.where(private, low, middle), np.where(private, middle, high)
         right = self._first + high * self._cell
         left = right - self._cell
-        value = self._crossing(high, delta - self._infinite - self.doubt * self._scale(left))
+        value = self._crossing(high, delta - self.infinite - self.doubt * self._scale(left))
         value = np.where(high > 0, np.maximum(value, left), value if self._order == 0 else right)
         value = np.where(self.delta(right) <= delta, value, self._beyond(delta))
         return np.where(self.delta(np.zeros(())) <= delta, 0.0, value)
@@ -430,7 +437,7 @@ class _Tail:
             return np.full(delta.shape, np.inf)
         with np.errstate(divide="ignore"):
             return (
-                self._log_scale + math.log(self.doubt) - np.log(np.maximum(delta - self._infinite, 0.0))
+                self._log_scale + math.log(self.doubt) - np.log(np.maximum(delta - self.infinite, 0.0))
             ) / self._order
 
     def epsilon_below(self, delta: float) -> float:

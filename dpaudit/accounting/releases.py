@@ -171,7 +171,8 @@ class SampledGaussianRelease(Release):
             # ln((e^loss − (1 − q)) / q): without overflow at large losses, without cancellation at small ones.
             large = loss - math.log(q) + np.log1p(-(1 - q) * np.exp(-np.maximum(loss, 1.0)))
             small = np.log1p(np.maximum(np.expm1(np.clip(loss, -1.0, 1.0)) / q, -1.0))
-            low = np.log(np.maximum(np.exp(np.minimum(loss, 0.0)) - (1 - q), 0.0)) - math.log(q)
+            rest = np.exp(np.minimum(math.log(1 - q) - np.minimum(loss, 0.0), 0.0)) if q < 1 else 0.0
+            low = loss - math.log(q) + np.log1p(-rest)
         inside = np.where(loss > 1.0, large, np.where(loss < -1.0, low, small))
         return 0.5 + self.noise_multiplier**2 * inside
 

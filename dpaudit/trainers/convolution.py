@@ -292,8 +292,7 @@ class ImageStack:
             engine.scale(head, weight, lost)
             for place, total in zip(self._places, totals, strict=False):
                 place.add_clipped(weight, None if lost is None else lost.flatten(), total)
-        for inputs, slopes, total in zip(head.inputs, head.slopes, totals[depth:], strict=True):
-            total.baddbmm_(inputs.transpose(1, 2), slopes)
+        head.subtract_from(totals[depth:], -1.0)
 
     def _pass(
         self, layers: list[Tensor], head_layers: list[Tensor], batch: engine.Batch, *, public: bool

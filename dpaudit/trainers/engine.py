@@ -58,18 +58,31 @@ class Backward:
     Attributes:
         inputs: shapes ``(K, B, inputs + 1)``.
         slopes: shapes ``(K, B, outputs)``; the gradient of example b in model k is the outer product
-            ``inputs[k, b] ⊗ slopes[k, b]``.
-        input_squares: squared norms of the rows of ``inputs``, each ``(K, B)``.
+            ``inputs[k, b] ⊗ slopes[k, b]``. In memory the last lies as ``(K, outputs, B)``: classes are few, and
+            operations along B are the fast ones.
+        first_squares: squared norms of the rows of the first of ``inputs``, shape ``(K, B)``.
     """
 
     inputs: list[Tensor]
     slopes: list[Tensor]
-    input_squares: list[Tensor]
+    first_squares: Tensor
+
+    @property
+    def input_squares(self) -> list[Tensor]:
+        """Squared norms of the rows of ``inputs``, each ``(K, B)``."""
+        return [self.first_squares, *(a.square().sum(-1) for a in self.inputs[1:])]
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of each example's gradient over all layers, shape ``(K, B)``."""
         parts = [a * g.square().sum(-1) for a, g in zip(self.input_squares, self.slopes, strict=True)]
         return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+    def subtract_from(self, layers: Sequence[Tensor], rate: float) -> None:
+        """Subtract ``rate`` times the sum of each model's gradients from the layers, in place."""
+        for layer, inputs, slope in zip(layers[:-1], self.inputs, self.slopes, strict=False):
+            layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
+        last = torch.bmm(self.slopes[-1].transpose(1, 2), self.inputs[-1])
+        layers[-1].sub_(last.transpose(1, 2), alpha=rate)
 
 
 class RecordTable:
@@ -87,8 +100,9 @@ class RecordTable:
     def batch(self, index: Tensor) -> Batch:
         """The records numbered ``index``, shape ``(K, B)``."""
         flat = index.reshape(-1)
-        x = self.x.index_select(0, flat).view(*index.shape, -1)
-        return Batch(x, self.y[index].unsqueeze(-1), self.squares[index], self.real[index])
+        x, y, squares, real = (t.index_select(0, flat) for t in (self.x, self.y, self.squares, self.real))
+        shape = index.shape
+        return Batch(x.view(*shape, -1), y.view(*shape, 1), squares.view(shape), real.view(shape))
 
 
 class Body(Protocol):
@@ -174,8 +188,7 @@ class Perceptron:
         """Subtract ``rate`` times the sum of the (clipped) gradients."""
         step = backward(layers, batch)
         weigh(step, batch, clip_norm)
-        for layer, inputs, slope in zip(layers, step.inputs, step.slopes, strict=True):
-            layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
+        step.subtract_from(layers, rate)
 
     def network(
         self, layers: tuple[NDArray[np.float32], ...], start: NDArray[np.float32], released: NDArray[np.float32] | None
@@ -199,18 +212,17 @@ def start_layers(features: int, hidden: Sequence[int], classes: int, seed: int) 
 
 def backward(layers: Sequence[Tensor], batch: Batch) -> Backward:
     """Forward and backward pass of the cross-entropy of each example, not averaged over anything."""
-    inputs, input_squares = [batch.x], [batch.squares]
+    inputs = [batch.x]
     for layer in layers[:-1]:
-        activation = _relu_with_one(torch.bmm(inputs[-1], layer))
-        inputs.append(activation)
-        input_squares.append(activation.square().sum(-1))
-    slope = torch.softmax(torch.bmm(inputs[-1], layers[-1]), -1)
+        inputs.append(_relu_with_one(torch.bmm(inputs[-1], layer)))
+    logits = torch.bmm(layers[-1].transpose(1, 2), inputs[-1].transpose(1, 2))
+    slope = torch.softmax(logits, 1).transpose(1, 2)
     slope.scatter_add_(-1, batch.y, slope.new_full((1, 1, 1), -1.0).expand_as(batch.y))
     slopes = [slope]
     for number in range(len(layers) - 1, 0, -1):
         back = torch.bmm(slopes[0], layers[number][:, :-1].transpose(1, 2))
-        slopes.insert(0, back.mul_(inputs[number][..., :-1] > 0))
-    return Backward(inputs, slopes, input_squares)
+        slopes.insert(0, torch.ops.aten.threshold_backward(back, inputs[number][..., :-1], 0.0))
+    return Backward(inputs, slopes, batch.squares)
 
 
 def _relu_with_one(z: Tensor) -> Tensor:

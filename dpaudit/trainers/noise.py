@@ -25,37 +25,45 @@ if TYPE_CHECKING:
     import torch
 
 PIECE = 2**16  # numbers made at once: scratch and result stay in a core's cache
+_ROW = 2**14  # at least so many numbers of a model at once, if need be of several steps
 _UNIT, _SMALLEST = np.float32(2.0**-32), np.float32(2.0**-33)
 _TURN = np.float32(np.pi * 2.0**-31)
 
 
 class Normals:
-    """Makes standard normal numbers out of a generator's bits; the scratch of one thread."""
+    """Makes standard normal numbers out of generators' bits; the scratch of one thread."""
 
     def __init__(self, most: int) -> None:
-        half = (min(most, PIECE) + 1) // 2
-        self._radius, self._angle = np.empty(half, np.float32), np.empty(half, np.float32)
+        pairs = (min(most, PIECE) + 1) // 2
+        self._words = np.empty(pairs, np.uint64)
+        self._radius, self._angle = np.empty(pairs, np.float32), np.empty(pairs, np.float32)
 
-    def fill(self, generator: np.random.Generator, out: NDArray[np.float32]) -> None:
-        """Fill the vector ``out``; what it gets depends on the generator's state and on its length only."""
-        for at in range(0, len(out), PIECE):
-            self._fill_piece(generator, out[at : at + PIECE])
+    def fill(self, generators: Sequence[np.random.Generator], out: NDArray[np.float32]) -> None:
+        """Fill each row of ``out`` from its generator; what it gets depends on nothing else but its length."""
+        rows = max(1, PIECE // out.shape[1])
+        for at in range(0, out.shape[1], PIECE):
+            for first in range(0, len(out), rows):
+                group = slice(first, first + rows)
+                self._fill_piece(generators[group], out[group, at : at + PIECE])
 
-    def _fill_piece(self, generator: np.random.Generator, out: NDArray[np.float32]) -> None:
-        pairs = (len(out) + 1) // 2
-        words = generator.bit_generator.random_raw(pairs).view(np.uint32)
-        radius, angle = self._radius[:pairs], self._angle[:pairs]
-        np.copyto(radius, words[:pairs])
+    def _fill_piece(self, generators: Sequence[np.random.Generator], out: NDArray[np.float32]) -> None:
+        pairs = (out.shape[1] + 1) // 2
+        shape = (len(out), pairs)
+        words, radius, angle = (a[: len(out) * pairs].reshape(shape) for a in (self._words, self._radius, self._angle))
+        for row, generator in zip(words, generators, strict=True):
+            row[:] = generator.bit_generator.random_raw(pairs)
+        halves = words.view(np.uint32)
+        np.copyto(radius, halves[:, :pairs])
         radius *= _UNIT
         np.maximum(radius, _SMALLEST, out=radius)  # a word of 0 stands for half a unit
         np.log(radius, out=radius)
         radius *= np.float32(-2)
         np.sqrt(radius, out=radius)
-        np.copyto(angle, words[pairs:].view(np.int32))
+        np.copyto(angle, halves[:, pairs:].view(np.int32))
         angle *= _TURN
-        for function, part in ((np.cos, out[:pairs]), (np.sin, out[pairs:])):
-            function(angle[: len(part)], out=part)
-            part *= radius[: len(part)]
+        for function, part in ((np.cos, out[:, :pairs]), (np.sin, out[:, pairs:])):
+            function(angle[:, : part.shape[1]], out=part)
+            part *= radius[:, : part.shape[1]]
 
 
 class NoiseSource:
@@ -67,15 +75,14 @@ class NoiseSource:
 
     def __init__(self, seeds: Sequence[int], parameters: int) -> None:
         self._generators = [stream(seed, "noise") for seed in seeds]
-        self._rows = np.empty((len(seeds), max(1, PIECE // parameters), parameters), np.float32)
-        self._normals = Normals(self._rows[0].size)
+        self._rows = np.empty((len(seeds), max(1, _ROW // parameters), parameters), np.float32)
+        self._normals = Normals(self._rows.size + len(seeds))
         self._next = self._rows.shape[1]
 
     def step(self) -> NDArray[np.float32]:
         """The next step's noise, shape ``(models, parameters)``; valid until the next call."""
         if self._next == self._rows.shape[1]:
-            for generator, rows in zip(self._generators, self._rows, strict=True):
-                self._normals.fill(generator, rows.reshape(-1))
+            self._normals.fill(self._generators, self._rows.reshape(len(self._rows), -1))
             self._next = 0
         self._next += 1
         return self._rows[:, self._next - 1]

@@ -29,7 +29,7 @@ from .summing import add_pieces
 from .workspace import Workspace
 
 _CONVOLUTION_EXAMPLES = 128  # with convolutions, more at once no longer fit a cache
-_WRITTEN_NUMBERS = 2**22  # of gradients that are written out: 16 MiB of float32 at once
+_WRITTEN_NUMBERS = 2**24  # of gradients that are written out: 16 MiB of float32 at once
 
 
 class LayoutError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ... import check
 from ...errors import InputError
-from ...records import BoolArray, Design, Observations
+from ...records import BoolArray, Design, HalfSplitWarning, Observations
 from .batches import Batch
 from .canaries import GradientCanaries
 from .canary_scores import LinearScore, Scores, StepScores
@@ -143,4 +144,6 @@ def audit_one_run(
     if taken < steps:
         raise InputError(f"batches must be one per step ({steps}), got {taken}")
     found = scores.sums() if linear and isinstance(scores, LinearScore) else scores.log_ratios(noise_multiplier, rate)
-    return Observations(found, member, canaries=canaries.names, design=Design(threat_model="iterates"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HalfSplitWarning)  # these coins are fair, whatever they show
+        return Observations(found, member, canaries=canaries.names, design=Design(threat_model="iterates"))

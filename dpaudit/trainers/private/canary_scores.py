@@ -34,7 +34,7 @@ class Scores(abc.ABC):
 
     @abc.abstractmethod
     def log_ratios(self, noise_multiplier: float, sampling_rate: float = 1.0) -> FloatArray:
-        """How much likelier the steps are with each canary than without it: ln of the ratio, shape ``(count,)``, float64.
+        """Ln of how much likelier the steps are with each canary than without, shape ``(count,)``, float64.
 
         Args:
             noise_multiplier: σ, as claimed.
@@ -123,7 +123,9 @@ class StepScores(Scores):
 
 
 def log_ratios(table: FloatArray, noise_multiplier: float, sampling_rate: float = 1.0) -> FloatArray:
-    """The exact log-likelihood ratio of (1 − q) N(0, σ²) + q N(1, σ²) to N(0, σ²): Σ_t ln(1 − q + q exp((s_t − ½) / σ²)).
+    """The exact log-likelihood ratio of (1 − q) N(0, σ²) + q N(1, σ²) to N(0, σ²), summed over the steps.
+
+    Σ_t ln(1 − q + q exp((s_t − ½) / σ²)).
 
     Args:
         table: s, per-step scores in units of norm², shape ``(steps, canaries)``.
