@@ -24,6 +24,8 @@ from .releases import GaussianRelease, LaplaceRelease, PairRelease, Release, Sam
 
 ANY_RELATION = tuple(Adjacency)
 _MOST_PARTS = 10_000
+# Wider than any use; beyond, products of settings no longer fit a float.
+_NOISE, _LEAST_RATE, _MOST_STEPS = (1e-50, 1e50), 1e-50, 10**15
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Noisy(Mechanism):
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", check.positive("noise_multiplier", self.noise_multiplier))
+        noise = check.number("noise_multiplier", check.positive("noise_multiplier", self.noise_multiplier), *_NOISE)
+        object.__setattr__(self, "noise_multiplier", noise)
 
     def with_noise_scaled(self, scale: float) -> Noisy:
         return replace(self, noise_multiplier=self.noise_multiplier * scale)
@@ -94,7 +97,7 @@ class Gaussian(Noisy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "steps", check.integer("steps", self.steps, 1))
+        object.__setattr__(self, "steps", _steps(self.steps))
 
     def releases(self, adjacency: Adjacency) -> tuple[Release, ...]:
         noise = self.noise_multiplier / sensitivity(adjacency)
@@ -117,7 +120,7 @@ class Laplace(Noisy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "steps", check.integer("steps", self.steps, 1))
+        object.__setattr__(self, "steps", _steps(self.steps))
 
     def releases(self, adjacency: Adjacency) -> tuple[Release, ...]:
         noise = self.noise_multiplier / sensitivity(adjacency)
@@ -142,8 +145,9 @@ class SampledSteps(Noisy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "sampling_rate", check.probability("sampling_rate", self.sampling_rate))
-        object.__setattr__(self, "steps", check.integer("steps", self.steps, 1))
+        rate = check.number("sampling_rate", check.probability("sampling_rate", self.sampling_rate), _LEAST_RATE, 1.0)
+        object.__setattr__(self, "sampling_rate", rate)
+        object.__setattr__(self, "steps", _steps(self.steps))
 
     def repeated(self, count: int) -> Mechanism:
         return replace(self, steps=self.steps * count)
@@ -229,6 +233,13 @@ class Composed(Mechanism):
 
     def words(self) -> str:
         return "; then ".join(part.words() for part in self.parts)
+
+
+def _steps(value: Any) -> int:
+    steps = check.integer("steps", value, 1)
+    if steps > _MOST_STEPS:
+        raise InputError(f"steps must be at most {_MOST_STEPS:.0e}, got {float(min(steps, 10**300)):.3g}")
+    return steps
 
 
 def merged(releases: Any) -> tuple[Release, ...]:

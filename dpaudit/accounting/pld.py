@@ -31,6 +31,7 @@ from .dots import Masses
 from .grids import Grid
 from .releases import SIDES, GaussianRelease, Release, SampledGaussianRelease, Side
 
+_FINEST = 1e-4
 _GRID_POINTS, _COARSE_POINTS = 2_000, 500
 # Errors of convolution, measured against long doubles for T from 3 to 10^6 and masses of all kinds (repeated in
 # tests/accounting/test_pld.py). Every mass is off by a share of itself of at most about 1.5 T·2^-53. Beyond that the
@@ -47,7 +48,7 @@ _SURE, _CLOSE = 2.1e-3, 1e-2
 _FAR_ABOVE, _BEYOND_ALL = 3.0, 1e18
 
 
-def curve(releases: tuple[Release, ...], finest: float = 1e-4) -> Curve:
+def curve(releases: tuple[Release, ...], finest: float = _FINEST) -> Curve:
     """The privacy curve of the composition of ``releases``, from above; the larger δ of both directions.
 
     A single use of one release is its exact profile, Gaussian releases alone are the exact Gaussian curve, and all else
@@ -89,8 +90,17 @@ def epsilon_from_below(releases: tuple[Release, ...], delta: float) -> float:
     at = max(delta, _LEAST_DELTA)
     if len(releases) == 1 and releases[0].count == 1:
         return float(_profile(releases[0], grids.COARSE_CELL).epsilon(np.asarray(at))) * (1 - 1e-9)
-    grid = grids.plan(releases, 1e-4)
-    return max(_Below(releases, side, grid.cell, at).epsilon(at) for side in SIDES)
+    cell = grids.plan(releases, _FINEST).cell
+    found = _from_below(releases, cell, at)
+    if found > 0.0 and not _misled(releases, at, found):
+        return found
+    settled = curve(releases, _FINEST)
+    finer = settled.grid.cell if isinstance(settled, GridCurve) else cell
+    return _from_below(releases, finer, at) if finer < cell else found
+
+
+def _from_below(releases: tuple[Release, ...], cell: float, delta: float) -> float:
+    return max(_Below(releases, side, cell, delta).epsilon(delta) for side in SIDES)
 
 
 def _profile(release: Release, finest: float) -> GridCurve:
@@ -464,25 +474,33 @@ class _Tail:
 
 def _precision(releases: tuple[Release, ...], grid: Grid, sides: _Sides, epsilon: Lookup, delta: float) -> Precision:
     """Whether ε at ``delta`` is within 1 % of a finer grid's; compares with cells twice as large where that is open."""
-    on = f"a grid of {grid.cell:.2g} nats"
-    found = float(epsilon(np.asarray(delta)))
-    if not math.isfinite(found):
+    on, limited = (
+        f"a grid of {grid.cell:.2g} nats",
+        "grid-limited: ε is an upper bound that may be more than 1 % too high",
+    )
+    found, spent = float(epsilon(np.asarray(delta))), _spent(sides, delta)
+    if found == math.inf:
         infinite = max(-math.expm1(sum(_log_finite(r, side) for r in releases)) for side in SIDES)
-        limited = delta > infinite
-        return Precision(limited, f"grid-limited: δ is too small for {on}" if limited else "infinite at this δ", grid)
-    if found == 0.0:
+        if delta <= infinite:
+            return Precision(False, "infinite at this δ", grid)
+        return Precision(True, f"grid-limited: δ is too small for {on}", grid)
+    if found == 0.0 or delta == 0.0:
         return Precision(False, on, grid)
+    if spent > (1 + _CLOSE) * found:
+        return Precision(True, f"{limited}, because δ is too small for {on} and a bound without a grid is used", grid)
     share = grids.error(releases, grid.cell, delta)
-    if share > _SURE or _misled(releases, delta, found):
-        share = max(_spent(_on(releases, 2 * grid.cell), delta) / found - 1.0, 0.0)
+    if share > _SURE or _misled(releases, delta, spent):
+        share = max(_spent(_on(releases, 2 * grid.cell), delta) / spent - 1.0, 0.0)
     order = min(aim.order for aim in grids.aims(releases, delta).values() if aim.leeway == 1.0)
-    rounding = max(side.doubt(found) for side in sides) / delta / (order * found)
+    rounding = max(side.doubt(spent) for side in sides) / delta / (order * spent)
     if share <= _CLOSE and rounding <= _CLOSE:
         return Precision(False, on, grid)
-    why = "of errors of rounding" if rounding > share else f"of {on}"
-    if grid.coarsened and rounding <= share:
-        why = f"the grid was coarsened from {grid.wanted:.2g} to {grid.cell:.2g} nats to stay under 1 GiB"
-    return Precision(True, f"grid-limited: ε is an upper bound that may be more than 1 % too high, because {why}", grid)
+    if rounding > share:
+        return Precision(True, f"{limited}, because of errors of rounding", grid)
+    if grid.coarsened:
+        sizes = f"{grid.wanted:.2g} to {grid.cell:.2g} nats"
+        return Precision(True, f"{limited}, because the grid was coarsened from {sizes} to stay under 1 GiB", grid)
+    return Precision(True, f"{limited}, because of {on}", grid)
 
 
 def _points(first: float, count: int, cell: float) -> Array:

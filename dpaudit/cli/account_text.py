@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..report import wording as w
-from ..report.account_words import STATUSES, beside, conditions, headline, shown, warnings
+from ..report.account_words import STATUSES, about_claim, beside, conditions, headline, shown, warnings
 from .console import drawn_table
 from .drawing import Axis, Line, chart
 
@@ -69,6 +69,8 @@ def _by_steps(facts: Facts, width: int) -> str:
     for entry in by_steps["ledgers"]:
         values = [math.nan if v is None else w.number(v) for v in entry["epsilon"]]
         last = values[-1]
+        if math.isnan(last):  # says nothing of the whole run, and why stands in the table
+            continue
         end = shown({**entry, "epsilon": entry["epsilon"][-1]}, 2)
         if entry["status"] != "claim" and not last <= _FARTHEST * w.number(facts["epsilon"]):
             out_of_sight.append(f"{entry['method']} {end}")
@@ -84,7 +86,7 @@ def _by_steps(facts: Facts, width: int) -> str:
 def _trade_off(facts: Facts, width: int) -> str:
     curve = facts["curve"]
     fpr = curve["fpr"]
-    lines = [Line("●", f"the claim, ε = {w.at_most(facts['epsilon'])}", fpr, curve["fnr"])]
+    lines = [Line("●", about_claim(facts), fpr, curve["fnr"])]
     if curve["mu"] is not None:
         lines.append(Line("○", f"{curve['mu']:.3g}-GDP, the same ε at this δ", fpr, curve["gaussian_fnr"]))
     lines.append(Line("·", "perfect privacy: guessing", [0, 1], [1, 0]))

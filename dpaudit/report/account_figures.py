@@ -17,7 +17,7 @@ from scipy.optimize import isotonic_regression
 
 from ..records import FloatArray
 from . import wording as w
-from .account_words import UPPER_BOUNDS, shown
+from .account_words import UPPER_BOUNDS, about_claim, shown
 from .figures import FAINT, INK, RULE, SHOWN, STYLE, WIDTH
 
 # Okabe & Ito's palette, darkened until text in it can be read on white.
@@ -142,7 +142,7 @@ def trade_off(facts: Mapping[str, Any]) -> Figure:
 
 def _legend(figure: Figure, facts: Mapping[str, Any]) -> None:
     curve = facts["curve"]
-    claim = f"the claim: ε = {w.at_most(facts['epsilon'])} at δ = {w.delta(facts['delta'])}"
+    claim = f"{about_claim(facts)} at δ = {w.delta(facts['delta'])}"
     handles: list[Any] = [
         Line2D([], [], color=SHOWN, lw=2.4, label=claim),
         Line2D([], [], color=FAINT, lw=1.0, ls=(0, (1, 2)), label="perfect privacy: guessing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,8 +55,13 @@ def headline(facts: Mapping[str, Any]) -> str:
     return f"ε ≤ {_claimed(facts['epsilon'])} {at}, by {method}"
 
 
-def _claimed(epsilon: Any) -> str:
-    return shown({"status": "claim", "epsilon": epsilon})
+def _claimed(epsilon: Any, digits: int = 4) -> str:
+    return shown({"status": "claim", "epsilon": epsilon}, digits)
+
+
+def about_claim(facts: Mapping[str, Any]) -> str:
+    """The label of the claim's own line."""
+    return f"the claim, ε = {_claimed(facts['epsilon'], 2)}"
 
 
 def _within(solved: Mapping[str, Any]) -> str:
@@ -88,16 +94,18 @@ def shown(entry: Mapping[str, Any], digits: int = 4) -> str:
 
     >>> shown({"status": "upper bound", "epsilon": 12345.6}), shown({"status": "estimate", "epsilon": 2.0004})
     ('12,346', '2.0004')
+    >>> shown({"status": "upper bound", "epsilon": 1.23401e17})
+    '1.2341e+17'
     """
     epsilon, status = entry["epsilon"], entry["status"]
     if epsilon is None or epsilon in ("inf", np.inf):
         return wording.at_most(epsilon)
+    towards = wording.at_most if status in UPPER_BOUNDS else wording.at_least if status == "lower bound" else None
+    if epsilon >= 1e9:
+        size = 10.0 ** math.floor(math.log10(epsilon))
+        return f"{wording.number(towards(epsilon / size, digits)) * size if towards else epsilon:.{digits}e}"
     digits = digits if epsilon < 1000 else 0
-    if status in UPPER_BOUNDS:
-        epsilon = wording.number(wording.at_most(epsilon, digits))
-    elif status == "lower bound":
-        epsilon = wording.number(wording.at_least(epsilon, digits))
-    return f"{epsilon:,.{digits}f}"
+    return f"{wording.number(towards(epsilon, digits)) if towards else epsilon:,.{digits}f}"
 
 
 def _mistake(facts: Mapping[str, Any]) -> list[str]:
@@ -106,7 +114,7 @@ def _mistake(facts: Mapping[str, Any]) -> list[str]:
         e for e in facts["ledgers"] if e["method"] == CHARGED_AS_POISSON and e["adjacency"] == facts["adjacency"]
     ]
     lower = facts["bracket"] and facts["bracket"]["lower"]
-    if not charged or lower is None or not wording.number(charged[0]["epsilon"] or 0.0) < lower:
+    if lower is None or not charged or charged[0]["epsilon"] is None or not charged[0]["epsilon"] < lower:
         return []
     least = shown({"status": "lower bound", "epsilon": lower})
     name = facts["sampler"]["name"]

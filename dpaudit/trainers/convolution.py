@@ -31,7 +31,7 @@ from .images import Convolution, ConvolutionalNet, ImageNetwork
 from .models import Network
 from .settings import DPSGD, GradientDescent
 
-_TILE = 2**21  # numbers that a tile may hold, all its layers together
+_TILE = 2**23  # numbers that a tile may hold, all its layers together: fewer, longer operations for two threads
 _GRAM = 8  # multiplications for a Gram matrix that cost as much as one number of a gradient, written and read
 
 

@@ -11,8 +11,9 @@ Padding is a record of zeros, without even the 1 of the bias, and its weight is 
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -31,6 +32,7 @@ from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
 
+_LARGE = 2**30  # numbers in a matrix
 _LARGEST = float(np.finfo(np.float32).max)  # of what a tensor can be scaled by
 
 
@@ -43,12 +45,14 @@ class Batch:
         y: int64, shape ``(K, B, 1)``.
         squares: squared norms of the rows of ``x``, shape ``(K, B)``.
         real: 1 where the place holds a record, 0 where it is padding, shape ``(K, B)``.
+        sizes: how many records each model's batch has, and they come first; empty: not known.
     """
 
     x: Tensor
     y: Tensor
     squares: Tensor
     real: Tensor
+    sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +65,13 @@ class Backward:
             ``inputs[k, b] ⊗ slopes[k, b]``. In memory the last lies as ``(K, outputs, B)``: classes are few, and
             operations along B are the fast ones.
         first_squares: squared norms of the rows of the first of ``inputs``, shape ``(K, B)``.
+        sizes: as in :class:`Batch`.
     """
 
     inputs: list[Tensor]
     slopes: list[Tensor]
     first_squares: Tensor
+    sizes: Sequence[int] = ()
 
     @property
     def input_squares(self) -> list[Tensor]:
@@ -74,13 +80,20 @@ class Backward:
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of each example's gradient over all layers, shape ``(K, B)``."""
-        parts = [a * g.square().sum(-1) for a, g in zip(self.input_squares, self.slopes, strict=True)]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        first, *others = zip(self.input_squares, self.slopes, strict=True)
+        total = first[0] * first[1].square().sum(-1)
+        for inputs, slope in others:
+            total.addcmul_(inputs, slope.square().sum(-1))
+        return total
 
     def subtract_from(self, layers: Sequence[Tensor], rate: float) -> None:
         """Subtract ``rate`` times the sum of each model's gradients from the layers, in place."""
         for layer, inputs, slope in zip(layers[:-1], self.inputs, self.slopes, strict=False):
-            layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
+            if _taken_apart(layer, self.sizes):
+                for matrix, a, g in _one_by_one(self.sizes, layer, inputs, slope):
+                    matrix.addmm_(a.t(), g, alpha=-rate)
+            else:
+                layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
         last = torch.bmm(self.slopes[-1].transpose(1, 2), self.inputs[-1])
         layers[-1].sub_(last.transpose(1, 2), alpha=rate)
 
@@ -97,12 +110,10 @@ class RecordTable:
         self.real = torch.ones(len(data) + 1, device=device)
         self.real[-1] = 0.0
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor, sizes: Sequence[int] = ()) -> Batch:
         """The records numbered ``index``, shape ``(K, B)``."""
-        flat = index.reshape(-1)
-        x, y, squares, real = (t.index_select(0, flat) for t in (self.x, self.y, self.squares, self.real))
-        shape = index.shape
-        return Batch(x.view(*shape, -1), y.view(*shape, 1), squares.view(shape), real.view(shape))
+        y, squares, real = (torch.take(column, index) for column in (self.y, self.squares, self.real))
+        return Batch(torch.embedding(self.x, index), y.unsqueeze(-1), squares, real, sizes)
 
 
 class Body(Protocol):
@@ -214,15 +225,36 @@ def backward(layers: Sequence[Tensor], batch: Batch) -> Backward:
     """Forward and backward pass of the cross-entropy of each example, not averaged over anything."""
     inputs = [batch.x]
     for layer in layers[:-1]:
-        inputs.append(_relu_with_one(torch.bmm(inputs[-1], layer)))
+        inputs.append(_relu_with_one(_products(inputs[-1], layer, batch.sizes)))
     logits = torch.bmm(layers[-1].transpose(1, 2), inputs[-1].transpose(1, 2))
     slope = torch.softmax(logits, 1).transpose(1, 2)
-    slope.scatter_add_(-1, batch.y, slope.new_full((1, 1, 1), -1.0).expand_as(batch.y))
+    slope.scatter_(-1, batch.y, -1.0, reduce="add")
     slopes = [slope]
     for number in range(len(layers) - 1, 0, -1):
-        back = torch.bmm(slopes[0], layers[number][:, :-1].transpose(1, 2))
+        back = _products(slopes[0], layers[number][:, :-1].transpose(1, 2), batch.sizes)
         slopes.insert(0, torch.ops.aten.threshold_backward(back, inputs[number][..., :-1], 0.0))
-    return Backward(inputs, slopes, batch.squares)
+    return Backward(inputs, slopes, batch.squares, batch.sizes)
+
+
+def _products(rows: Tensor, matrices: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Each model's rows ``(K, B, n)`` times its matrix ``(K, n, m)``."""
+    if not _taken_apart(matrices, sizes):
+        return torch.bmm(rows, matrices)
+    out = rows.new_zeros((*rows.shape[:2], matrices.shape[2]))
+    for matrix, a, place in _one_by_one(sizes, matrices, rows, out):
+        torch.mm(a, matrix, out=place)
+    return out
+
+
+def _taken_apart(matrices: Tensor, sizes: Sequence[int]) -> bool:
+    """Whether products are taken model by model, without the padding: of matrices large enough to be worth it."""
+    return len(sizes) > 0 and matrices[0].numel() >= _LARGE and matrices.device.type == "cpu"
+
+
+def _one_by_one(sizes: Sequence[int], matrices: Tensor, *rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Each model's matrix and the rows of its records."""
+    for size, matrix, *parts in zip(sizes, matrices, *rows, strict=True):
+        yield matrix, *(part[:size] for part in parts)
 
 
 def _relu_with_one(z: Tensor) -> Tensor:
@@ -236,7 +268,7 @@ def clip_factors(squared_norms: Tensor, clip_norm: float | Tensor) -> Tensor:
 
     A number and a tensor of it, shape ``(K, 1)``, give the same bits.
     """
-    return squared_norms.sqrt().clamp_min(clip_norm).reciprocal() * clip_norm
+    return squared_norms.rsqrt().mul_(clip_norm).clamp_max_(1.0)
 
 
 def weigh(step: Backward, batch: Batch, clip_norm: float | Tensor | None) -> None:
@@ -256,11 +288,11 @@ def weights(squared_norms: Tensor, batch: Batch, clip_norm: float | Tensor) -> t
     A gradient whose squared norm is not finite in float32 weighs 0; it must be set to zero all the same, as 0 · ∞
     would be NaN: these are True in the second result, shape ``(K, B)``, which is None where there are none.
     """
-    weight = batch.real * clip_factors(squared_norms, clip_norm)
-    finite = torch.isfinite(squared_norms)
-    if bool(finite.all()):
+    weight = clip_factors(squared_norms, clip_norm).mul_(batch.real)
+    if math.isfinite(float(squared_norms.sum())):
         return weight, None
-    return torch.where(finite, weight, 0.0), ~finite
+    lost = ~torch.isfinite(squared_norms)
+    return weight.masked_fill_(lost, 0.0), lost
 
 
 def scale(step: Backward, weight: Tensor, lost: Tensor | None) -> None:
@@ -320,11 +352,12 @@ def _descend(
     generators = [stream(s, "sampling") for s in seeds]
     for block in batch_blocks(generators, member, settings.sampling_rate, settings.steps, settings.sampler):
         index = torch.from_numpy(block.index).to(place)
-        for chosen, width in zip(index, block.sizes.max(axis=1).tolist(), strict=True):
+        for chosen, sizes in zip(index, block.sizes.tolist(), strict=True):
             if stop.is_set():
                 return
-            if width:
-                body.gradient_step(layers, table.batch(chosen[:, :width]), privacy.clip_norm, rate)
+            if any(sizes):
+                batch = table.batch(chosen[:, : max(sizes)], sizes)
+                body.gradient_step(layers, batch, privacy.clip_norm, rate)
             if noise is not None and privacy.deviation is not None:
                 _noise_step(layers, torch.as_tensor(noise.step()), privacy.deviation)
             if released is not None:

@@ -12,7 +12,7 @@ from .. import check
 from ..interfaces import Trainer
 from ..records import Data
 from .external import ObjectTrainer
-from .noise import PIECE
+from .noise import WORDS
 from .settings import GradientDescent
 
 _FEWEST, _MOST = 4, 32  # models of a stack: fewer spend their time between operations, more gain nothing
@@ -61,9 +61,9 @@ def cache_bytes(settings: GradientDescent, data: Data) -> int:
 def model_bytes(settings: GradientDescent, data: Data) -> int:
     """About how many bytes one more model adds to a stack in training, beside the iterates that may be kept."""
     widths, parameters = _widths(settings, data), _parameters(settings, data)
-    # Weights and their start; noise; a batch and, per layer, what goes in, what comes out and its derivative.
+    # Weights and their start; noise and its bits; a batch and, per layer, what goes in, comes out and its derivative.
     batch = _places(settings, data) * (2 * widths[0] + 4 * sum(widths[1:]))
-    return 4 * (2 * parameters + max(parameters, PIECE) + batch)
+    return 4 * (3 * parameters + max(parameters, 2 * WORDS) + batch)
 
 
 def _widths(settings: GradientDescent, data: Data) -> list[int]:

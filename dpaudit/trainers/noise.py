@@ -1,19 +1,20 @@
 """Gaussian noise for training, one independent stream per model: the dearest part of a private step.
 
-Bits come from SFC64 (Chris Doty-Humphrey's PractRand, also numpy's; 256 bits of state, of which 64 count, so that no
-stream repeats within 2⁶⁴ words). Each model's is seeded with 192 bits that numpy's ``SeedSequence`` hashes from the
-model's seed, so two streams overlap with negligible probability. Pairs of 32-bit words become pairs of normals by Box
-and Muller (1958): √(−2 ln u)·cos θ and √(−2 ln u)·sin θ, in float32 operations on whole arrays, which is three to four
-times as fast as numpy's ziggurat. u has 32 bits, so the largest value is 6.76, which a normal variable exceeds once in
-10¹¹ draws.
+Bits come from SFC64 (Chris Doty-Humphrey's, of PractRand, as numpy has it): 256 bits of state, 64 of which count, so
+no stream repeats within 2⁶⁴ words. Each model's is seeded with 192 bits that numpy's ``SeedSequence`` hashes from the
+model's seed, so two streams overlap with negligible probability. For each step a model takes as many words as it has
+pairs of parameters, whatever it is stacked with. The two halves u and v of the bits of a step become normal numbers by
+Box and Muller (1958): √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv, in float32 operations on whole arrays, which is three
+to four times as fast as numpy's ziggurat. u has 32 bits, the last of them 1, so the largest value is 6.66, which
+a normal variable exceeds once in 4·10¹⁰ draws.
 
-Neither the generator nor the rounding withstands an adversary who knows of them (Mironov 2012, "On significance of the
-least significant bits for differential privacy"): this is noise for audits and experiments.
+Neither generator nor rounding withstand an adversary who knows of them (Mironov 2012, "On significance of the least
+significant bits for differential privacy"): this is noise for audits and experiments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,68 +25,62 @@ from .seeds import stream
 if TYPE_CHECKING:
     import torch
 
-PIECE = 2**16  # numbers made at once: scratch and result stay in a core's cache
-_ROW = 2**14  # at least so many numbers of a model at once, if need be of several steps
-_UNIT, _SMALLEST = np.float32(2.0**-32), np.float32(2.0**-33)
-_TURN = np.float32(np.pi * 2.0**-31)
-
-
-class Normals:
-    """Makes standard normal numbers out of generators' bits; the scratch of one thread."""
-
-    def __init__(self, most: int) -> None:
-        pairs = (min(most, PIECE) + 1) // 2
-        self._words = np.empty(pairs, np.uint64)
-        self._radius, self._angle = np.empty(pairs, np.float32), np.empty(pairs, np.float32)
-
-    def fill(self, generators: Sequence[np.random.Generator], out: NDArray[np.float32]) -> None:
-        """Fill each row of ``out`` from its generator; what it gets depends on nothing else but its length."""
-        rows = max(1, PIECE // out.shape[1])
-        for at in range(0, out.shape[1], PIECE):
-            for first in range(0, len(out), rows):
-                group = slice(first, first + rows)
-                self._fill_piece(generators[group], out[group, at : at + PIECE])
-
-    def _fill_piece(self, generators: Sequence[np.random.Generator], out: NDArray[np.float32]) -> None:
-        pairs = (out.shape[1] + 1) // 2
-        shape = (len(out), pairs)
-        words, radius, angle = (a[: len(out) * pairs].reshape(shape) for a in (self._words, self._radius, self._angle))
-        for row, generator in zip(words, generators, strict=True):
-            row[:] = generator.bit_generator.random_raw(pairs)
-        halves = words.view(np.uint32)
-        np.copyto(radius, halves[:, :pairs])
-        radius *= _UNIT
-        np.maximum(radius, _SMALLEST, out=radius)  # a word of 0 stands for half a unit
-        np.log(radius, out=radius)
-        radius *= np.float32(-2)
-        np.sqrt(radius, out=radius)
-        np.copyto(angle, halves[:, pairs:].view(np.int32))
-        angle *= _TURN
-        for function, part in ((np.cos, out[:, :pairs]), (np.sin, out[:, pairs:])):
-            function(angle[:, : part.shape[1]], out=part)
-            part *= radius[:, : part.shape[1]]
+PIECE = 2**18  # numbers made at once; long operations let threads work side by side, however Python's lock is passed
+WORDS = 2**14  # bits drawn at once for a model, if need be for several steps: at least so many words
+_ODD = np.uint64(2**32 + 1)  # the last bit of both halves of a word
+_UNIT, _TURN = np.float32(2.0**-32), np.float32(np.pi * 2.0**-31)
 
 
 class NoiseSource:
-    """Standard Gaussian noise, one row per model and step, each model from its own stream.
-
-    Small networks draw several steps at once. How many depends on the number of parameters alone, so a model's noise
-    does not depend on what it is stacked with.
-    """
+    """Standard Gaussian noise, one row per model and step, each model from its own stream."""
 
     def __init__(self, seeds: Sequence[int], parameters: int) -> None:
         self._generators = [stream(seed, "noise") for seed in seeds]
-        self._rows = np.empty((len(seeds), max(1, _ROW // parameters), parameters), np.float32)
-        self._normals = Normals(self._rows.size + len(seeds))
-        self._next = self._rows.shape[1]
+        self._pairs = (parameters + 1) // 2
+        ahead = max(1, WORDS // self._pairs)
+        self._words = np.empty((len(seeds), ahead, self._pairs), np.uint64)
+        self._rows = np.empty((len(seeds), parameters), np.float32)
+        scratch = min(PIECE // 2, len(seeds) * self._pairs)
+        self._radius, self._angle = np.empty(scratch, np.float32), np.empty(scratch, np.float32)
+        self._next = ahead
 
     def step(self) -> NDArray[np.float32]:
         """The next step's noise, shape ``(models, parameters)``; valid until the next call."""
-        if self._next == self._rows.shape[1]:
-            self._normals.fill(self._generators, self._rows.reshape(len(self._rows), -1))
+        if self._next == self._words.shape[1]:
+            for words, generator in zip(self._words, self._generators, strict=True):
+                np.bitwise_or(generator.bit_generator.random_raw(words.size).reshape(words.shape), _ODD, out=words)
             self._next = 0
+        bits = self._words[:, self._next].view(np.uint32)
+        for models, pairs in self._pieces():
+            self._fill(bits[models], self._rows[models], pairs)
         self._next += 1
-        return self._rows[:, self._next - 1]
+        return self._rows
+
+    def _pieces(self) -> Iterator[tuple[slice, slice]]:
+        """Models and pairs that are worked on at once."""
+        most = PIECE // 2
+        models = max(1, most // self._pairs)
+        for first in range(0, len(self._rows), models):
+            for at in range(0, self._pairs, most):
+                yield slice(first, first + models), slice(at, min(at + most, self._pairs))
+
+    def _fill(self, bits: NDArray[np.uint32], rows: NDArray[np.float32], pairs: slice) -> None:
+        """Fill the places of these pairs, number p in column p and in column ``pairs`` + p, from their bits."""
+        shape = (len(rows), pairs.stop - pairs.start)
+        size = shape[0] * shape[1]
+        radius, angle = self._radius[:size].reshape(shape), self._angle[:size].reshape(shape)
+        np.copyto(radius, bits[:, pairs])
+        radius *= _UNIT
+        np.log(radius, out=radius)
+        radius *= np.float32(-2)
+        np.sqrt(radius, out=radius)
+        second = slice(self._pairs + pairs.start, self._pairs + pairs.stop)
+        np.copyto(angle, bits[:, second].view(np.int32))
+        angle *= _TURN
+        for function, columns in ((np.cos, pairs), (np.sin, second)):
+            part = rows[:, columns]  # one column short at the end of a row of odd length
+            function(angle[:, : part.shape[1]], out=part)
+            part *= radius[:, : part.shape[1]]
 
 
 class DeviceNoise:

@@ -88,8 +88,8 @@ def batch_blocks(
 def _members(picks: Picks, member: BoolArray) -> Picks:
     """Only the joins of records that are members; the others are zeroed out."""
     step, record = picks
-    keep = member[record]
-    return step[keep], record[keep]
+    keep = np.flatnonzero(member.take(record))  # faster than a mask, and it leaves Python's lock to other threads
+    return step.take(keep), record.take(keep)
 
 
 def poisson(generator: np.random.Generator, records: int, rate: float) -> Draw:

@@ -318,6 +318,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "events, no class": ({"class_name": "ComposedDpEvent", "events": [{}]}, "events[0].class_name is missing"),
     "events, a number": ({"class_name": "ComposedDpEvent", "events": [1]}, "events[0] must be an object with a class"),
     "count, 0": ({"class_name": "SelfComposedDpEvent", "count": 0, "event": GAUSSIAN}, "count must be a whole number"),
+    "counts without end": (
+        {"class_name": "SelfComposedDpEvent", "count": 10**9, "event": {"class_name": "SelfComposedDpEvent",
+         "count": 10**9, "event": GAUSSIAN}},
+        "steps must be at most 1e+15, got 1e+18",
+    ),
     "count, true": ({"class_name": "SelfComposedDpEvent", "count": True, "event": GAUSSIAN}, "count must be a whole"),
     "count missing": ({"class_name": "SelfComposedDpEvent", "event": GAUSSIAN}, "count is missing"),
     "probability": (changed(POISSON, sampling_probability=2), "sampling_probability must be in (0, 1], got 2"),

@@ -418,6 +418,12 @@ MISTAKES = {
     "a file and a target": (("--claim", CLAIMS / "dp_sgd.json", "--epsilon", "3", *DELTA), "--claim holds the set"),
     "no such file": (("--claim", "nowhere.json", *DELTA), "nowhere.json: can't be read: No such file"),
     "a file's relation": (("--claim", CLAIMS / "dp_sgd.json", "--adjacency", "replace-one", *DELTA), "its claim is"),
+    "steps without end": (("--noise-multiplier", "1", "--sampling-rate", "0.1", "--steps", "1" + "0" * 30, *DELTA),
+                          "steps must be at most 1e+15, got 1e+30"),
+    "noise without end": (("--noise-multiplier", "1e-300", "--sampling-rate", "0.1", "--steps", "1", *DELTA),
+                          "noise_multiplier must be in [1e-50, 1e+50], got 1e-300"),
+    "hardly a rate": (("--noise-multiplier", "1", "--sampling-rate", "1e-300", "--steps", "1", *DELTA),
+                      "sampling_rate must be in [1e-50, 1], got 1e-300"),
     "runs 0": ((*SMALL, "--runs", "0"), "expected runs must be in [1, 1e+06]"),
 }  # fmt: skip
 

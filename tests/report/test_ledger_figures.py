@@ -22,7 +22,7 @@ from dpaudit.accounting.curves import GaussianCurve
 from dpaudit.accounting.ledgers import ledgers, over_steps
 from dpaudit.errors import InputError
 from dpaudit.report.account_figures import COLOURS, draw_account
-from dpaudit.report.account_words import headline, shown, warnings
+from dpaudit.report.account_words import CHARGED_AS_POISSON, headline, shown, warnings
 from dpaudit.report.accounts import Account, account_document, account_page, ledgers_csv
 from dpaudit.report.figures import FAINT, SHOWN, to_png, to_svg
 
@@ -233,3 +233,12 @@ def test_a_number_that_is_none_is_refused_not_drawn():
     with pytest.raises(InputError, match="NaN"):
         account_document(Account(claim=claim, delta=DELTA, ledgers=[type(ledgers(claim, DELTA)[0])(
             "m", math.nan, DELTA, "claim", claim.adjacency, "s")]))  # fmt: skip
+
+
+def test_a_mistake_without_a_number_is_not_quoted():
+    claim = Claim.dp_sgd(noise_multiplier=1e-40, sampling_rate=0.01, steps=100, sampler="shuffled")
+    facts = account_document(Account(claim=claim, delta=DELTA, ledgers=ledgers(claim, DELTA)))
+    (charged,) = [e for e in facts["ledgers"] if e["method"] == CHARGED_AS_POISSON]
+    assert (charged["epsilon"], charged["status"]) == (None, "not valid here")
+    assert [sentence for sentence in warnings(facts) if "mistake" in sentence] == []
+    assert len(headline(facts)) < 150

@@ -85,7 +85,7 @@ def problem(name, models=3, places=7, seed=0, dtype=torch.float64):
     x = torch.cat([x, torch.ones_like(x[..., :1])], -1) * real.unsqueeze(-1)
     y = torch.randint(CLASSES, (models, places, 1), generator=rng)
     batch = engine.Batch(x, y, x.square().sum(-1), real)
-    parts = engine.Batch(*(t if t.dtype == torch.int64 else t.to(dtype) for t in vars(batch).values()))
+    parts = engine.Batch(x.to(dtype), y, batch.squares.to(dtype), real.to(dtype))
     return net, hidden, [layer.to(dtype) for layer in layers], parts
 
 

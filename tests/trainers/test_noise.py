@@ -13,16 +13,15 @@ import pytest
 from scipy.special import ndtr
 
 from dpaudit.trainers import noise
-from dpaudit.trainers.noise import DeviceNoise, NoiseSource, Normals
+from dpaudit.trainers.noise import DeviceNoise, NoiseSource
 from dpaudit.trainers.seeds import stream
 
 Z = 5.0
 
 
 def drawn(count, seed=0):
-    out = np.empty(count, np.float32)
-    Normals(count).fill(stream(seed, "noise"), out)
-    return out
+    """One step of a model with so many parameters."""
+    return NoiseSource([seed], count).step()[0].copy()
 
 
 def steps(seeds, parameters, count):
@@ -88,7 +87,7 @@ def test_the_same_checks_catch_a_law_that_is_a_little_off(break_it):
 
 
 class Words:
-    """A bit generator that says what it is told."""
+    """A bit generator that says what it is told, again and again."""
 
     def __init__(self, words):
         self._words = np.array(words, np.uint32).view(np.uint64)
@@ -98,16 +97,16 @@ class Words:
         return self
 
     def random_raw(self, count):
-        return self._words[:count]
+        return np.resize(self._words, count)
 
 
-def test_extreme_words_make_finite_numbers():
-    """Of two pairs: radii from words 0 and 2³² − 1, angles from −2³¹ and 0 (as signed words)."""
-    out = np.empty(4, np.float32)
-    Normals(4).fill(Words([0, 2**32 - 1, 2**31, 0]), out)
-    largest = math.sqrt(2 * 33 * math.log(2))
-    assert largest == pytest.approx(6.764, abs=1e-3)
-    np.testing.assert_allclose(out, [-largest, 0, 0, 0], atol=1e-5)
+def test_extreme_words_make_finite_numbers(monkeypatch):
+    """Of two pairs: radii from the smallest and the largest bits, angles from the smallest and about 0."""
+    monkeypatch.setattr(noise, "stream", lambda *_: Words([0, 2**32 - 1, 2**31, 0]))
+    largest = math.sqrt(2 * 32 * math.log(2))
+    assert largest == pytest.approx(6.660, abs=1e-3)
+    np.testing.assert_allclose(NoiseSource([0], 4).step()[0], [-largest, 0, 0, 0], atol=1e-5)
+    np.testing.assert_allclose(NoiseSource([0], 3).step()[0], [-largest, 0, 0], atol=1e-5)
 
 
 # ---- independence ---------------------------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ def worst_correlation(rows):
     return np.abs(scores[~np.eye(len(rows), dtype=bool)]).max()
 
 
-@pytest.mark.parametrize("parameters", [3001, noise.PIECE + 1235])
+@pytest.mark.parametrize("parameters", [3001, 66_771, noise.PIECE + 1235])
 def test_steps_and_models_are_uncorrelated(parameters):
     """45 pairs of (step, model) rows: a false alarm at 5 has probability 2.6e-5."""
     rows = steps([1, 2, 3, 4, 5], parameters, 2).reshape(10, parameters)
@@ -127,9 +126,9 @@ def test_steps_and_models_are_uncorrelated(parameters):
 
 
 def test_neighbours_far_and_near_are_uncorrelated():
-    """Within a stream, at every lag at which something is reused: one, a pair's distance, a piece."""
-    x = drawn(8 * noise.PIECE).astype(float)
-    for lag in (1, 2, noise.PIECE // 2, noise.PIECE, 3001):
+    """Within a stream, at every lag at which something is reused: one, a pair's distance, a piece, a step."""
+    x = steps([0], 2 * noise.PIECE, 3).ravel()
+    for lag in (1, 2, noise.PIECE // 2, noise.PIECE, 2 * noise.PIECE, 3001):
         assert abs(np.sum(x[lag:] * x[:-lag])) / math.sqrt(x.size - lag) < Z
         assert abs(np.sum((x[lag:] ** 2 - 1) * (x[:-lag] ** 2 - 1))) / (2 * math.sqrt(x.size - lag)) < Z
 
@@ -148,17 +147,35 @@ def test_the_same_check_catches_a_stream_used_twice():
 # ---- each model's own -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parameters", [1, 7, 3000, noise.PIECE, 100_003])
+@pytest.mark.parametrize("parameters", [1, 7, 3000, 100_003, noise.PIECE - 1, noise.PIECE + 5])
 def test_a_models_noise_does_not_depend_on_its_stack(parameters):
-    together = steps([5, 6, 7], parameters, 30)
-    np.testing.assert_array_equal(steps([6], parameters, 30)[:, 0], together[:, 1])
-    np.testing.assert_array_equal(steps([7, 6], parameters, 30), together[:, [2, 1]])
+    """Not in a bit: whatever is made in one operation with it, and wherever in that operation it lies."""
+    count = 30 if parameters < 10_000 else 2
+    together = steps([5, 6, 7], parameters, count)
+    np.testing.assert_array_equal(steps([6], parameters, count)[:, 0], together[:, 1])
+    np.testing.assert_array_equal(steps([7, 6], parameters, count), together[:, [2, 1]])
+
+
+@pytest.mark.parametrize(("name", "value"), [("PIECE", 10), ("PIECE", 2**22), ("WORDS", 1), ("WORDS", 2**16)])
+def test_sizes_that_serve_speed_change_no_bit(name, value, monkeypatch):
+    wanted = steps([5, 6], 71, 40)
+    monkeypatch.setattr(noise, name, value)
+    np.testing.assert_array_equal(steps([5, 6], 71, 40), wanted)
 
 
 @pytest.mark.parametrize("parameters", [1, 7, noise.PIECE - 1, noise.PIECE + 1])
 def test_no_number_is_given_twice(parameters):
-    rows = steps([3], parameters, max(4, 3000 // parameters))
-    assert len(np.unique(rows)) > 0.99 * rows.size
+    rows = steps([3], parameters, max(2, 3000 // parameters))
+    assert len(np.unique(rows)) > 0.9 * rows.size  # of float32 numbers some are equal by chance
+
+
+def test_steps_take_the_words_of_a_stream_one_after_the_other():
+    words = stream(4, "noise").bit_generator.random_raw(3 * 5) | np.uint64(2**32 + 1)
+    u, v = words.view(np.uint32).reshape(3, 2, 5).swapaxes(0, 1).astype(float)
+    radius, angle = np.sqrt(-2 * np.log(u / 2**32)), 2 * np.pi * v / 2**32
+    wanted = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    np.testing.assert_allclose(steps([4], 10, 3)[:, 0], wanted, atol=1e-5)
+    np.testing.assert_allclose(steps([4], 9, 3)[:, 0], wanted[:, :9], atol=1e-5)
 
 
 def test_a_seed_gives_the_same_noise_again_and_another_seed_another():

@@ -29,7 +29,7 @@ from .summing import add_pieces
 from .workspace import Workspace
 
 _CONVOLUTION_EXAMPLES = 128  # with convolutions, more at once no longer fit a cache
-_WRITTEN_NUMBERS = 2**24  # of gradients that are written out: 16 MiB of float32 at once
+_NUMBERS = 2**22  # of windows and of gradients that are written out: 16 MiB of float32 at once
 
 
 class LayoutError(Exception):
@@ -89,18 +89,18 @@ class BookKeeping:
         convolutions = any(isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for module in rules)
         self.limit: int | None = _CONVOLUTION_EXAMPLES if convolutions else None
         self._pools = max_pools(model)
-        self._workspace = Workspace()
+        self._workspace, self._numbers = Workspace(), 0
         self.shared: set[nn.Module] = set()
         self.copies = False
         self.settled = False
         self._model, self._layout, self._rules, self._loss = model, layout, rules, loss
         self._place = {id(parameter): number for number, parameter in enumerate(layout.parameters)}
 
-    def fit_memory(self, pieces: Sequence[Piece | None]) -> None:
-        """Lower the limit to what keeps gradients that are written out small, given some examples' pieces."""
-        written = sum(piece.written() for piece in pieces if piece is not None)
-        if written:
-            most = max(1, _WRITTEN_NUMBERS // written)
+    def fit_memory(self, examples: int) -> None:
+        """Set the limit by what the last backward pass, over so many examples, took from the workspace."""
+        self._numbers = -(-self._workspace.wanted // examples)
+        if self._numbers:
+            most = max(1, _NUMBERS // self._numbers)
             self.limit = most if self.limit is None else min(self.limit, most)
 
     def losses(self, x: batches.Batch, y: batches.Batch, size: int) -> tuple[Tape, Tensor]:
@@ -126,7 +126,7 @@ class BookKeeping:
 
         What the tape noted is let go as soon as it is used. The pieces live until the next backward pass.
         """
-        self._workspace.start()
+        self._workspace.start(self._numbers * len(losses))
         uses: list[list[Piece]] = [[] for _ in self._place]
         slopes: list[Tensor | None] = [None] * len(tape.edges)
         if losses.requires_grad and tape.edges:

@@ -25,7 +25,7 @@ from torch import Tensor
 from .workspace import Workspace
 
 _NUMBERS = 2**22  # held at once for inner products: 16 MiB of float32
-_CACHED = 2**19  # products made before their norm is taken: half a MiB, which a core's cache holds
+_CACHED = 2**17  # products made before their norm is taken: half a MiB, which a core's cache holds
 
 
 class Piece(abc.ABC):
@@ -42,10 +42,6 @@ class Piece(abc.ABC):
     @abc.abstractmethod
     def without(self, lost: Tensor) -> Piece:
         """The same with zeros for the examples where ``lost``, bool of shape ``(B,)``, is True."""
-
-    def written(self) -> int:
-        """How many numbers of one example's gradient are written out."""
-        return 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +66,6 @@ class Written(Piece):
 
     def without(self, lost: Tensor) -> Written:
         return Written(_zeroed(self.values, lost))
-
-    def written(self) -> int:
-        return self.values.numel() // max(1, len(self.values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,9 +205,6 @@ class ChannelsLast(Piece):
 
     def without(self, lost: Tensor) -> ChannelsLast:
         return ChannelsLast(self.piece.without(lost))
-
-    def written(self) -> int:
-        return self.piece.written()
 
 
 def together(pieces: Sequence[Piece], workspace: Workspace) -> Piece:

@@ -192,7 +192,7 @@ def _compare(method: BookKeeping, layout: Layout, x: Any, y: Any) -> tuple[bool,
     """
     tape, losses = method.losses(x, y, _PROBED)
     pieces = method.pieces(tape, losses, keep_graph=True)
-    method.fit_memory(pieces)
+    method.fit_memory(_PROBED)
     exact = _one_by_one(layout, losses)
     whole = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in exact]).norm(dim=0)
     usable = torch.isfinite(whole)

@@ -16,20 +16,22 @@ class Workspace:
 
     def __init__(self) -> None:
         self._block = torch.empty(0)
-        self._used = self._wanted = 0
+        self._used = self.wanted = 0
 
-    def start(self) -> None:
-        """Take back everything that was handed out."""
-        if self._wanted > self._block.numel():
-            self._block = self._block.new_empty(self._wanted)
-        self._used = self._wanted = 0
+    def start(self, numbers: int = 0) -> None:
+        """Take back everything that was handed out, and be ready for at least ``numbers``."""
+        most = max(self.wanted, numbers)
+        if most > self._block.numel():
+            self._block = self._block.new_empty(0)  # let go of the old one before there is a new one
+            self._block = self._block.new_empty(most)
+        self._used = self.wanted = 0
 
     def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """A contiguous tensor of this shape and undefined content, of the type and on the device of ``like``."""
         if self._block.dtype != like.dtype or self._block.device != like.device:
             self._block, self._used = like.new_empty(0), 0
         size = -(-math.prod(shape) // _ALIGNED) * _ALIGNED
-        self._wanted += size
+        self.wanted += size
         if self._used + size > self._block.numel():
             return like.new_empty(shape)
         part = self._block[self._used : self._used + math.prod(shape)].view(shape)
