@@ -85,7 +85,7 @@ TASKS = (
     ),
     Task(
         "Fashion-MNIST 784-128-10", "fashion-mnist", 2000, SGD(hidden=[128]),
-        Work(64, 4), Work(4, 10), Work(1, 2), (2.6, 1.25, 12.0),
+        Work(28, 20), Work(4, 10), Work(1, 2), (2.6, 1.25, 12.0),
     ),
     Task("Fashion-MNIST CNN", "fashion-mnist", 2000, SGD(model="cnn"), Work(28, 1), Work(1, 10), Work(1, 2), None),
 )  # fmt: skip

@@ -27,7 +27,7 @@ COARSE_CELL = 1e-3
 # What of ε a cell may cost, at these δ: on fine grids, on coarse ones, and where a grid is large.
 _FINE, _COARSE, GOOD = 2e-4, 1e-3, 2e-3
 PLANNED_FOR = 1e-5, 1e-12
-FINER, _MOST_CELLS_FINER = 2, 5_000_000
+FINER, _MOST_CELLS_FINER = 2, 3_000_000
 _FAR_LESS = 0.8
 # At which δ the grid of a composition is tilted where rounding would drown the tail of the plain one.
 TILTED_AT = 1e-8

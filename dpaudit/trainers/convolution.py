@@ -272,7 +272,8 @@ class ImageStack:
             self._places = [_Place(shape, self.most, batch.x) for shape in self._shapes]
         totals = [torch.zeros_like(layer) for layer in layers]
         for models, examples in tiles([int(size) for size in batch.real.sum(1).tolist()], self.most):
-            part = engine.Batch(*(t[models, examples] for t in (batch.x, batch.y, batch.squares, batch.real)))
+            x, y, squares, real = (t[models, examples] for t in (batch.x, batch.y, batch.squares, batch.real))
+            part = engine.Batch(x, y, squares, real)
             clip = clip_norm[models] if isinstance(clip_norm, Tensor) else clip_norm
             self._add_tile([layer[models] for layer in layers], part, clip, [total[models] for total in totals])
         return totals

@@ -32,7 +32,7 @@ from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
 
-_LARGE = 2**30  # numbers in a matrix
+_LARGE = 2**15  # numbers in a matrix
 _LARGEST = float(np.finfo(np.float32).max)  # of what a tensor can be scaled by
 
 

@@ -41,7 +41,7 @@ def choose_chunk(trainer: Trainer | Sequence[Trainer], data: Data, memory: int |
     >>> from dpaudit.trainers import SGD
     >>> data = Data(np.zeros((2000, 784)), np.zeros(2000), 10)
     >>> [choose_chunk(SGD(hidden=[128]), data, gigabytes * 2**30) for gigabytes in (16, 0.25)]
-    [6, 3]
+    [6, 2]
     """
     budget = _SHARE * (available_memory() if memory is None else check.integer("memory", memory, 1))
     trainers = trainer if isinstance(trainer, Sequence) else [trainer]

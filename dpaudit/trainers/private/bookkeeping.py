@@ -10,6 +10,7 @@ Source: Bu, Wang, Zha & Karypis 2023, "Differentially private optimization on la
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -29,6 +30,7 @@ from .summing import add_pieces
 from .workspace import Workspace
 
 _CONVOLUTION_EXAMPLES = 128  # with convolutions, more at once no longer fit a cache
+_WORTH_SPLITTING = 32  # examples
 _NUMBERS = 2**22  # of windows and of gradients that are written out: 16 MiB of float32 at once
 
 
@@ -79,7 +81,6 @@ class BookKeeping:
     """Per-example gradients of a model all of whose trained parameters are in modules that have a rule.
 
     Attributes:
-        limit: how many examples are best done at once; None if all.
         shared: embeddings that look up the same rows for every example, such as those of positions.
         copies: whether module outputs are copied, for models that overwrite them in a way that hides them.
         settled: whether it was tried on examples, and found to agree with autograd.
@@ -87,7 +88,7 @@ class BookKeeping:
 
     def __init__(self, model: nn.Module, layout: Layout, rules: Mapping[nn.Module, Rule], loss: Loss) -> None:
         convolutions = any(isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for module in rules)
-        self.limit: int | None = _CONVOLUTION_EXAMPLES if convolutions else None
+        self._limit = _CONVOLUTION_EXAMPLES if convolutions else sys.maxsize
         self._pools = max_pools(model)
         self._workspace, self._numbers = Workspace(), 0
         self.shared: set[nn.Module] = set()
@@ -97,11 +98,19 @@ class BookKeeping:
         self._place = {id(parameter): number for number, parameter in enumerate(layout.parameters)}
 
     def fit_memory(self, examples: int) -> None:
-        """Set the limit by what the last backward pass, over so many examples, took from the workspace."""
+        """Learn from the last backward pass, over so many examples, how much workspace one needs."""
         self._numbers = -(-self._workspace.wanted // examples)
-        if self._numbers:
-            most = max(1, _NUMBERS // self._numbers)
-            self.limit = most if self.limit is None else min(self.limit, most)
+
+    def parts(self, size: int) -> int:
+        """In how many parts a batch is best done.
+
+        A workspace of 16 MiB is enough, and convolutions fit a cache. Otherwise two parts: the workspace then takes the
+        place of half of the activations.
+        """
+        if not self._numbers:
+            return 1
+        most = min(max(1, _NUMBERS // self._numbers), self._limit)
+        return max(-(-size // most), 2 if size >= _WORTH_SPLITTING else 1)
 
     def losses(self, x: batches.Batch, y: batches.Batch, size: int) -> tuple[Tape, Tensor]:
         """The forward pass: what was noted, and each example's loss.

@@ -133,13 +133,14 @@ class SignVectors(CanaryVectors):
         at = torch.from_numpy(members).to(self._flips.device)
         short = self._flips.new_zeros(self._size)
         short[at] = self._flips[at]
-        torch.mul(self._signs, walsh_hadamard(short), out=self._sum[: self._used].view(-1, self._size))
+        _multiply(self._signs, walsh_hadamard(short), self._sum[: self._used].view(-1, self._size))
 
     def _products(self, rows: Tensor) -> Tensor:
+        rows = rows.detach()
         folded = rows.new_empty((len(rows), self._size))
         for row, out in zip(rows, folded, strict=True):
-            torch.mul(self._signs, row[: self._used].view(-1, self._size), out=self._scratch)
-            torch.sum(self._scratch, 0, out=out)
+            _multiply(self._signs, row[: self._used].view(-1, self._size), self._scratch)
+            _add_rows(self._scratch, out)
         return walsh_hadamard(folded)[:, : self.canaries.count] * self._flips
 
 
@@ -218,6 +219,24 @@ def _hadamard(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     return matrix
+
+
+# On a CPU by numpy: torch would split a pass as short as these over its threads and wait for the last, which on a busy
+# machine can take longer than the whole step.
+
+
+def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    if out.device.type == "cpu":
+        np.multiply(a.numpy(), b.numpy(), out=out.numpy())
+    else:
+        torch.mul(a, b, out=out)
+
+
+def _add_rows(rows: Tensor, out: Tensor) -> None:
+    if out.device.type == "cpu":
+        np.add.reduce(rows.numpy(), axis=0, out=out.numpy())
+    else:
+        torch.sum(rows, 0, out=out)
 
 
 def _require(canaries: GradientCanaries, like: Tensor, least: int) -> None:

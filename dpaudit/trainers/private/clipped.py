@@ -94,8 +94,7 @@ class ClippedSums:
         if not size:
             return StepCounts()
         gradients = self._prepare(x, y, size)
-        limits = [limit for limit in (self._physical, gradients.limit) if limit is not None]
-        parts = max([1, *(-(-size // limit) for limit in limits)])
+        parts = max(gradients.parts(size), -(-size // (self._physical or size)))
         if parts == 1:
             return self._add(gradients, totals, x, y, size)
         counts, step = StepCounts(), -(-size // parts)

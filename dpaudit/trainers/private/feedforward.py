@@ -38,13 +38,7 @@ class _Step:
 
 
 class FeedForward:
-    """Clipped sums of ``Linear`` layers with ``ReLU`` between them, perhaps after a ``Flatten``.
-
-    Attributes:
-        limit: None: all examples are best done at once.
-    """
-
-    limit: int | None = None
+    """Clipped sums of ``Linear`` layers with ``ReLU`` between them, perhaps after a ``Flatten``."""
 
     def __init__(self, steps: list[_Step], flatten: bool, layout: Layout, loss: Loss) -> None:
         self._steps, self._flatten, self._loss = steps, flatten, loss
@@ -78,6 +72,10 @@ class FeedForward:
     def fits(self, x: batches.Batch) -> bool:
         """Whether the input has one position per example."""
         return isinstance(x, Tensor) and (self._flatten or x.dim() == 2)
+
+    def parts(self, size: int) -> int:
+        """All at once."""
+        return 1
 
     def add_clipped(
         self, totals: Sequence[Tensor], x: batches.Batch, y: batches.Batch, size: int, clipping: Clipping

@@ -32,14 +32,16 @@ class PerExample:
     are done one after the other.
 
     Attributes:
-        limit: how many examples are done at once, so that their gradients fit 64 MiB.
         one_by_one: whether examples are done one after the other.
     """
 
     def __init__(self, model: nn.Module, layout: Layout, loss: Loss) -> None:
-        self.limit: int | None = max(1, _NUMBERS // layout.total)
         self.one_by_one = False
         self._model, self._layout, self._loss = model, layout, loss
+
+    def parts(self, size: int) -> int:
+        """As many as make the gradients of one fit 64 MiB."""
+        return -(-size // max(1, _NUMBERS // self._layout.total))
 
     def add_clipped(
         self, totals: Sequence[Tensor], x: batches.Batch, y: batches.Batch, size: int, clipping: Clipping

@@ -19,8 +19,8 @@ from .pieces import Piece
 class Gradients(Protocol):
     """A way to get clipped sums of per-example gradients."""
 
-    limit: int | None
-    """How many examples are best done at once; None if all."""
+    def parts(self, size: int) -> int:
+        """In how many parts a batch of ``size`` examples is best done."""
 
     def add_clipped(self, totals: Sequence[Tensor], x: Batch, y: Batch, size: int, clipping: Clipping) -> StepCounts:
         """Add the clipped gradient of each of ``size`` examples to ``totals``, one tensor per parameter, in place."""
