@@ -203,7 +203,7 @@ def spec_file(path: Path) -> Path:
     text += ["[[tests]]", 'canaries = "far-out"', "guesses = 100", "share = 1.0"]
     for name, noise in (("a", 1.0), ("b", 2.0)):
         text += ["[[trainers]]", f'name = "{name}"', 'trainer = "dp-sgd"']
-        text += [f"settings = {{ noise_multiplier = {noise}, sampling_rate = 0.05, steps = 150 }}"]
+        text += [f"settings = {{ noise_multiplier = {noise}, sampling_rate = 0.05, steps = 600 }}"]
     path.write_text("\n".join(text))
     return path
 

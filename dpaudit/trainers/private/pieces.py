@@ -25,7 +25,7 @@ from torch import Tensor
 from .workspace import Workspace
 
 _NUMBERS = 2**22  # held at once for inner products: 16 MiB of float32
-_CACHED = 2**17  # products made before their norm is taken: half a MiB, which a core's cache holds
+_CACHED = 2**18  # products made before their norm is taken: a MiB, which a core's cache holds
 
 
 class Piece(abc.ABC):
