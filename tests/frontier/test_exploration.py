@@ -149,7 +149,7 @@ class TestAccuracy:
 
     def test_noise_costs_accuracy(self, tmp_path: Path) -> None:
         """Far enough apart to be no matter of luck: all but guessing among ten digits, and learning."""
-        found = explore(small_spec(), tmp_path, noise=[40.0, 0.3], clip=[1.0], repeats=3)
+        found = explore(small_spec(), tmp_path, noise=[40.0, 0.01], clip=[1.0], repeats=3)
         guessing, learning = (p.accuracy.choosing.mean for p in found.points)
         assert guessing is not None and learning is not None and guessing < 0.3 < 0.4 < learning
 
