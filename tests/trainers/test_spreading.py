@@ -19,6 +19,9 @@ from dpaudit.records import Data
 from dpaudit.trainers import DPSGD, SGD, FunctionTrainer, resolve, spreading, train_many
 from dpaudit.trainers.spreading import Placement, place
 
+# Under xdist a child process was once seen to hang in a futex before it ran; until that is understood, not in CI.
+pytestmark = pytest.mark.slow
+
 joblib = pytest.importorskip("joblib")
 torch = pytest.importorskip("torch")
 

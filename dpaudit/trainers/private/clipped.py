@@ -37,10 +37,10 @@ class ClippedSums:
         InputError: nothing to train, or a model that mixes examples.
 
     >>> from dpaudit.trainers.private import GlobalClipping
-    >>> sums = ClippedSums(nn.Linear(3, 2), GlobalClipping(norm=0.5))
+    >>> sums = ClippedSums(nn.Linear(3, 2), GlobalClipping(norm=0.01))
     >>> total = sums.sum(torch.ones(1, 3), torch.tensor([1]))
     >>> round(float(total.norm()), 4)
-    0.5
+    0.01
     """
 
     def __init__(
