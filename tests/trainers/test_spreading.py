@@ -19,7 +19,7 @@ from dpaudit.records import Data
 from dpaudit.trainers import DPSGD, SGD, FunctionTrainer, resolve, spreading, train_many
 from dpaudit.trainers.spreading import Placement, place
 
-# Under xdist a child process was once seen to hang in a futex before it ran; until that is understood, not in CI.
+# A fork beside threads once hung here; that test forks no more. Kept out of CI until it has run there for a while.
 pytestmark = pytest.mark.slow
 
 joblib = pytest.importorskip("joblib")
@@ -181,8 +181,13 @@ def test_progress_is_told_after_each_chunk_in_order(trainer):
 
 
 def test_backends_that_give_all_at_once_are_fed_in_waves():
-    with joblib.parallel_config("multiprocessing", n_jobs=2):
-        told = []
+    from joblib._parallel_backends import LokyBackend
+
+    class AllAtOnce(LokyBackend):
+        supports_return_generator = False
+
+    told = []
+    with joblib.parallel_config(AllAtOnce(), n_jobs=2):  # joblib's own such backend forks, which threads do not bear
         found = answers(where, progress=lambda *both: told.append(both), chunk=2)
     assert os.getpid() not in found[:, 0] and told == [(2, 5), (4, 5), (5, 5)]
 
