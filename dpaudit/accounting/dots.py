@@ -159,7 +159,7 @@ def _lowered(tails: Tails, losses: Array, cell: float, whole: float) -> tuple[in
     lowered = np.maximum(np.append(0.0, right), np.append(rise * up * np.maximum(1.0 - share, 0.0), 0.0))
     last = min(int(np.append(0, np.flatnonzero(first > 0))[-1]) + 1, len(losses) - 1)
     bottom = _first_tangent(tails, losses, first, scaled, whole, cell)
-    while bottom is not None and last > bottom.start:
+    while bottom is not None and last > bottom.start and losses[last] > 0:
         top = _last_tangent(tails, losses[: last + 1], first, scaled)
         if top is None or (last <= bottom.stop and bottom.at(losses[last]) < -_TINY):
             last -= 1
@@ -174,8 +174,9 @@ def _lowered(tails: Tails, losses: Array, cell: float, whole: float) -> tuple[in
         after = under[1:][part]
         over = first[1 : last + 1][part] + up[part] - (after + (under[part] - after) / rise)
         over = _fallen(over, cell)
-        if over[0] > whole + _TINY:  # the next dots are below (t, whole − t): begin there
-            later = _first_tangent(tails, losses[:last], first, scaled, whole, cell, bottom.start + 1)
+        if over[0] > whole + _TINY:  # the first line ends below (t, whole − t): begin where it ends
+            ends_at = bottom.start + 1 + int(np.argmax(np.append(over[1:] < over[0] * (1 - _TINY), True)))
+            later = _first_tangent(tails, losses[:last], first, scaled, whole, cell, ends_at)
             if later is not None:
                 bottom = later
                 continue

@@ -29,12 +29,13 @@ _FINE, _COARSE, GOOD = 2e-4, 1e-3, 2e-3
 PLANNED_FOR = 1e-5, 1e-12
 FINER, _MOST_CELLS_FINER = 2, 3_000_000
 _FAR_LESS = 0.8
-# At which δ the grid of a composition is tilted where rounding would drown the tail of the plain one.
+# About at which δ the grid of a composition is tilted, where rounding would drown the tail of the plain one.
 TILTED_AT = 1e-8
 # Both directions, plain and tilted, what is kept of them and what the transforms keep: measured 60 to 190.
 _BYTES_PER_CELL = 200
 _COMFORTABLE = 4e5
 _MOST_ERROR = 0.5
+_SLACK = 1e-3
 _ORDERS = np.geomspace(1e-10, 1e10, 61)
 
 
@@ -107,11 +108,17 @@ class Outline:
         Or at the least λ at which it is ``enough``.
         """
         bounds = (self._moments - math.log(delta)) / _ORDERS
-        near = int(np.argmax(bounds <= max(bounds.min() + 0.02 * abs(bounds.min()), enough)))
+        near = int(np.argmax(bounds <= max(bounds.min() + 20 * _SLACK * abs(bounds.min()), enough)))
         orders = np.geomspace(_ORDERS[max(near - 1, 0)], _ORDERS[min(near + 2, len(_ORDERS) - 1)], 25)
         bounds = (self.log_moments(orders) - math.log(delta)) / orders
-        near = int(np.argmax(bounds <= max(bounds.min() + 1e-3 * abs(bounds.min()), enough)))
+        near = int(np.argmax(bounds <= max(bounds.min() + _SLACK * abs(bounds.min()), enough)))
         return float(bounds[near]), float(orders[near])
+
+    def saddle(self, epsilon: float) -> float:
+        """The λ at which e^{K(λ) − λε}, the Chernoff bound of P(loss > ε), is least: the tilt that centres on ε."""
+        near = int(np.argmin(self._moments - epsilon * _ORDERS))
+        orders = np.geomspace(_ORDERS[max(near - 1, 0)], _ORDERS[min(near + 1, len(_ORDERS) - 1)], 25)
+        return float(orders[np.argmin(self.log_moments(orders) - epsilon * orders)])
 
     def cost(self, order: float) -> Callable[[float], float]:
         """By how much a cell raises ε, about, where the tilt e^{λ loss} at λ = ``order`` brings out what matters.

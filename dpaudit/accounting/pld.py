@@ -100,7 +100,7 @@ def epsilon_from_below(releases: tuple[Release, ...], delta: float) -> float:
 
 
 def _from_below(releases: tuple[Release, ...], cell: float, delta: float) -> float:
-    return max(_Below(releases, side, cell, delta).epsilon(delta) for side in SIDES)
+    return max(_side_from_below(releases, side, cell, delta) for side in SIDES)
 
 
 def _profile(release: Release, finest: float) -> GridCurve:
@@ -260,8 +260,7 @@ class _Side:
 
     @cached_property
     def tilted(self) -> _Tail:
-        order = grids.aims(self._releases, grids.TILTED_AT)[self._side].order
-        return self._composition(order)[1]
+        return self._composition(_tilt(self._releases, self._side, float(self._clear_from)))[1]
 
     def _composition(self, order: float) -> tuple[_Pmf, _Tail]:
         parts = [(dots.above(r, self._cell, self._side, r.count), r.count) for r in self._releases]
@@ -299,16 +298,21 @@ class _Side:
 _Sides = tuple[_Side, _Side]
 
 
-class _Below:
-    """One direction of a composition, from below, tilted to where a δ is decided."""
+def _tilt(releases: tuple[Release, ...], side: Side, clear_from: float) -> float:
+    """The λ that centres on the ε from which the plain composition is not clear any more."""
+    if 0.0 < clear_from < math.inf:
+        return grids.outlines(releases)[side].saddle(clear_from)
+    return grids.aims(releases, grids.TILTED_AT)[side].order
 
-    def __init__(self, releases: tuple[Release, ...], side: Side, cell: float, delta: float) -> None:
-        parts = [(dots.below(r, cell, side, r.count), r.count) for r in releases]
-        order = grids.aims(releases, delta)[side].order
-        self._tail = _Tail(_convolved(parts, cell, order), up=False)
 
-    def epsilon(self, delta: float) -> float:
-        return self._tail.epsilon_below(delta)
+def _side_from_below(releases: tuple[Release, ...], side: Side, cell: float, delta: float) -> float:
+    parts = [(dots.below(r, cell, side, r.count), r.count) for r in releases]
+    plain = _Tail(_convolved(parts, cell, 0.0), up=False)
+    clear = _CLEAR * plain.doubt
+    if delta >= clear:
+        return plain.epsilon_below(delta)
+    order = _tilt(releases, side, plain.epsilon_below(min(clear, 1.0)))
+    return _Tail(_convolved(parts, cell, order), up=False).epsilon_below(delta)
 
 
 @dataclass(frozen=True)

@@ -254,46 +254,59 @@ class ImageStack:
         return self._net.start(self._hidden, self._classes, seed)
 
     def network(
-        self, layers: tuple[NDArray[np.float32], ...], start: NDArray[np.float32], released: NDArray[np.float32] | None
+        self,
+        layers: tuple[NDArray[np.float32], ...],
+        start: NDArray[np.float32],
+        released: NDArray[np.float32] | None,
+        counts: NDArray[np.int32],
     ) -> ImageNetwork:
         """One model as it leaves training."""
-        return ImageNetwork(layers, start, released, self._net)
+        return ImageNetwork(layers, start, released, self._net, counts=counts)
 
     def gradient_step(
         self, layers: list[Tensor], batch: engine.Batch, clip_norm: float | Tensor | None, rate: float
-    ) -> None:
-        """Subtract ``rate`` times the sum of the (clipped) gradients."""
-        for layer, total in zip(layers, self.sums(layers, batch, clip_norm), strict=True):
+    ) -> Tensor | None:
+        """Subtract ``rate`` times the sum of the (clipped) gradients; see :class:`~dpaudit.trainers.engine.Body`."""
+        totals, counts = self.sums(layers, batch, clip_norm)
+        for layer, total in zip(layers, totals, strict=True):
             layer.sub_(total, alpha=rate)
+        return None if clip_norm is None else counts
 
-    def sums(self, layers: list[Tensor], batch: engine.Batch, clip_norm: float | Tensor | None) -> list[Tensor]:
-        """Per layer, each model's sum of (clipped) gradients, shape ``(models, inputs + 1, outputs)``."""
+    def sums(
+        self, layers: list[Tensor], batch: engine.Batch, clip_norm: float | Tensor | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Per layer, each model's sum of (clipped) gradients, shape ``(models, inputs + 1, outputs)``; and counts."""
         if not self._places:
             self._places = [_Place(shape, self.most, batch.x) for shape in self._shapes]
         totals = [torch.zeros_like(layer) for layer in layers]
+        counts = torch.zeros((2, len(batch.real)), dtype=torch.int64, device=batch.x.device)
         for models, examples in tiles([int(size) for size in batch.real.sum(1).tolist()], self.most):
             x, y, squares, real = (t[models, examples] for t in (batch.x, batch.y, batch.squares, batch.real))
             part = engine.Batch(x, y, squares, real)
             clip = clip_norm[models] if isinstance(clip_norm, Tensor) else clip_norm
-            self._add_tile([layer[models] for layer in layers], part, clip, [total[models] for total in totals])
-        return totals
+            found = self._add_tile([layer[models] for layer in layers], part, clip, [total[models] for total in totals])
+            if found is not None:
+                counts[:, models] += found
+        return totals, counts
 
     def _add_tile(
         self, layers: list[Tensor], batch: engine.Batch, clip_norm: float | Tensor | None, totals: list[Tensor]
-    ) -> None:
-        depth = len(self._places)
+    ) -> Tensor | None:
+        depth, counts = len(self._places), None
         head = self._pass(layers[:depth], layers[depth:], batch, public=clip_norm is None)
         if clip_norm is None:
-            engine.weigh(head, batch, None)
             for place, total in zip(self._places, totals, strict=False):
                 place.add_to(total)
         else:
             squares = torch.stack([place.squared_norms() for place in self._places]).sum(0).view(batch.real.shape)
-            weight, lost = engine.weights(squares + head.squared_norms(), batch, clip_norm)
+            weight, lost = engine.weights(squares + head.squared_norms(), clip_norm)
+            counts = engine.counted(weight, lost, batch.real)
+            weight.mul_(batch.real)
             engine.scale(head, weight, lost)
             for place, total in zip(self._places, totals, strict=False):
                 place.add_clipped(weight, None if lost is None else lost.flatten(), total)
         head.subtract_from(totals[depth:], -1.0)
+        return counts
 
     def _pass(
         self, layers: list[Tensor], head_layers: list[Tensor], batch: engine.Batch, *, public: bool
@@ -305,6 +318,7 @@ class ImageStack:
             image = place.forward(image, layer)
         flat = image.new_ones((models, examples, self._net.outputs + 1))
         flat[..., :-1] = image.view(models, examples, -1)
+        flat.mul_(batch.real.unsqueeze(-1))  # as the engine wants its padding
         head = engine.backward(head_layers, engine.Batch(flat, batch.y, flat.square().sum(-1), batch.real))
         slopes = torch.bmm(head.slopes[0], head_layers[0][:, :-1].transpose(1, 2))
         if public:

@@ -6,14 +6,14 @@ last feature of 1. The gradient of one example with respect to a layer is then t
 per-example gradient computations"), and a batch's clipped sum is one weighted matrix product per layer. Nothing of
 the size examples × parameters is ever made.
 
-Padding is a record of zeros, without even the 1 of the bias, and its weight is 0: it adds exactly nothing.
+Padding is a record of zeros, without even the 1 of the bias, in every layer: it adds exactly nothing.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -32,7 +32,6 @@ from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
 
-_LARGE = 2**15  # numbers in a matrix
 _LARGEST = float(np.finfo(np.float32).max)  # of what a tensor can be scaled by
 
 
@@ -45,14 +44,12 @@ class Batch:
         y: int64, shape ``(K, B, 1)``.
         squares: squared norms of the rows of ``x``, shape ``(K, B)``.
         real: 1 where the place holds a record, 0 where it is padding, shape ``(K, B)``.
-        sizes: how many records each model's batch has, and they come first; empty: not known.
     """
 
     x: Tensor
     y: Tensor
     squares: Tensor
     real: Tensor
-    sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +62,11 @@ class Backward:
             ``inputs[k, b] ⊗ slopes[k, b]``. In memory the last lies as ``(K, outputs, B)``: classes are few, and
             operations along B are the fast ones.
         first_squares: squared norms of the rows of the first of ``inputs``, shape ``(K, B)``.
-        sizes: as in :class:`Batch`.
     """
 
     inputs: list[Tensor]
     slopes: list[Tensor]
     first_squares: Tensor
-    sizes: Sequence[int] = ()
 
     @property
     def input_squares(self) -> list[Tensor]:
@@ -89,11 +84,7 @@ class Backward:
     def subtract_from(self, layers: Sequence[Tensor], rate: float) -> None:
         """Subtract ``rate`` times the sum of each model's gradients from the layers, in place."""
         for layer, inputs, slope in zip(layers[:-1], self.inputs, self.slopes, strict=False):
-            if _taken_apart(layer, self.sizes):
-                for matrix, a, g in _one_by_one(self.sizes, layer, inputs, slope):
-                    matrix.addmm_(a.t(), g, alpha=-rate)
-            else:
-                layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
+            layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
         last = torch.bmm(self.slopes[-1].transpose(1, 2), self.inputs[-1])
         layers[-1].sub_(last.transpose(1, 2), alpha=rate)
 
@@ -107,13 +98,11 @@ class RecordTable:
         self.x = torch.from_numpy(x).to(device)
         self.y = torch.from_numpy(np.append(data.y, 0)).to(device)
         self.squares = self.x.square().sum(-1)
-        self.real = torch.ones(len(data) + 1, device=device)
-        self.real[-1] = 0.0
 
-    def batch(self, index: Tensor, sizes: Sequence[int] = ()) -> Batch:
+    def batch(self, index: Tensor) -> Batch:
         """The records numbered ``index``, shape ``(K, B)``."""
-        y, squares, real = (torch.take(column, index) for column in (self.y, self.squares, self.real))
-        return Batch(torch.embedding(self.x, index), y.unsqueeze(-1), squares, real, sizes)
+        x, y = torch.embedding(self.x, index), torch.take(self.y, index)
+        return Batch(x, y.unsqueeze(-1), torch.take(self.squares, index), x[..., -1])
 
 
 class Body(Protocol):
@@ -122,11 +111,21 @@ class Body(Protocol):
     def start(self, seed: int) -> list[NDArray[np.float32]]:
         """The untrained matrices of one model, each ``(inputs + 1, outputs)``."""
 
-    def gradient_step(self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float) -> None:
-        """Subtract ``rate`` times the sum of the (clipped) gradients, from layers ``(K, inputs + 1, outputs)``."""
+    def gradient_step(
+        self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float
+    ) -> Tensor | None:
+        """Subtract ``rate`` times the sum of the (clipped) gradients, from layers ``(K, inputs + 1, outputs)``.
+
+        Returns:
+            With clipping, how many gradients of each model were scaled down and how many dropped, shape ``(2, K)``.
+        """
 
     def network(
-        self, layers: tuple[NDArray[np.float32], ...], start: NDArray[np.float32], released: NDArray[np.float32] | None
+        self,
+        layers: tuple[NDArray[np.float32], ...],
+        start: NDArray[np.float32],
+        released: NDArray[np.float32] | None,
+        counts: NDArray[np.int32],
     ) -> Network:
         """One model as it leaves training; see :class:`~dpaudit.trainers.models.Network`."""
 
@@ -175,10 +174,10 @@ def fit_body(
     released = np.empty((len(seeds), common.steps, start.shape[1]), np.float32) if keep_iterates else None
     privacy, stop = _privacy(settings, data, place), stop or threading.Event()
     with torch.inference_mode():
-        _descend(body, common, privacy, data, member, seeds, layers, released, stop)
+        counts = _descend(body, common, privacy, data, member, seeds, layers, released, stop)
     final = [layer.cpu().numpy() for layer in layers]
     return [
-        body.network(tuple(layer[k] for layer in final), start[k], None if released is None else released[k])
+        body.network(tuple(layer[k] for layer in final), start[k], None if released is None else released[k], counts[k])
         for k in range(len(seeds))
     ]
 
@@ -195,17 +194,24 @@ class Perceptron:
         """The untrained matrices of one model."""
         return start_layers(self.features, self.hidden, self.classes, seed)
 
-    def gradient_step(self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float) -> None:
-        """Subtract ``rate`` times the sum of the (clipped) gradients."""
+    def gradient_step(
+        self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float
+    ) -> Tensor | None:
+        """Subtract ``rate`` times the sum of the (clipped) gradients; see :class:`Body`."""
         step = backward(layers, batch)
-        weigh(step, batch, clip_norm)
+        counts = weigh(step, clip_norm)
         step.subtract_from(layers, rate)
+        return counts
 
     def network(
-        self, layers: tuple[NDArray[np.float32], ...], start: NDArray[np.float32], released: NDArray[np.float32] | None
+        self,
+        layers: tuple[NDArray[np.float32], ...],
+        start: NDArray[np.float32],
+        released: NDArray[np.float32] | None,
+        counts: NDArray[np.int32],
     ) -> Network:
         """One model as it leaves training."""
-        return Network(layers, start, released)
+        return Network(layers, start, released, counts=counts)
 
 
 def start_layers(features: int, hidden: Sequence[int], classes: int, seed: int) -> list[NDArray[np.float32]]:
@@ -225,41 +231,22 @@ def backward(layers: Sequence[Tensor], batch: Batch) -> Backward:
     """Forward and backward pass of the cross-entropy of each example, not averaged over anything."""
     inputs = [batch.x]
     for layer in layers[:-1]:
-        inputs.append(_relu_with_one(_products(inputs[-1], layer, batch.sizes)))
+        inputs.append(_relu(torch.bmm(inputs[-1], layer), batch.real))
     logits = torch.bmm(layers[-1].transpose(1, 2), inputs[-1].transpose(1, 2))
     slope = torch.softmax(logits, 1).transpose(1, 2)
     slope.scatter_(-1, batch.y, -1.0, reduce="add")
     slopes = [slope]
     for number in range(len(layers) - 1, 0, -1):
-        back = _products(slopes[0], layers[number][:, :-1].transpose(1, 2), batch.sizes)
+        back = torch.bmm(slopes[0], layers[number][:, :-1].transpose(1, 2))
         slopes.insert(0, torch.ops.aten.threshold_backward(back, inputs[number][..., :-1], 0.0))
-    return Backward(inputs, slopes, batch.squares, batch.sizes)
+    return Backward(inputs, slopes, batch.squares)
 
 
-def _products(rows: Tensor, matrices: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Each model's rows ``(K, B, n)`` times its matrix ``(K, n, m)``."""
-    if not _taken_apart(matrices, sizes):
-        return torch.bmm(rows, matrices)
-    out = rows.new_zeros((*rows.shape[:2], matrices.shape[2]))
-    for matrix, a, place in _one_by_one(sizes, matrices, rows, out):
-        torch.mm(a, matrix, out=place)
-    return out
-
-
-def _taken_apart(matrices: Tensor, sizes: Sequence[int]) -> bool:
-    """Whether products are taken model by model, without the padding: of matrices large enough to be worth it."""
-    return len(sizes) > 0 and matrices[0].numel() >= _LARGE and matrices.device.type == "cpu"
-
-
-def _one_by_one(sizes: Sequence[int], matrices: Tensor, *rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Each model's matrix and the rows of its records."""
-    for size, matrix, *parts in zip(sizes, matrices, *rows, strict=True):
-        yield matrix, *(part[:size] for part in parts)
-
-
-def _relu_with_one(z: Tensor) -> Tensor:
-    out = z.new_ones((*z.shape[:-1], z.shape[-1] + 1))
+def _relu(z: Tensor, real: Tensor) -> Tensor:
+    """The positive part of ``z``, and a last feature: 1, or 0 of padding."""
+    out = z.new_empty((*z.shape[:-1], z.shape[-1] + 1))
     torch.clamp_min(z, 0.0, out=out[..., :-1])
+    out[..., -1] = real
     return out
 
 
@@ -271,24 +258,41 @@ def clip_factors(squared_norms: Tensor, clip_norm: float | Tensor) -> Tensor:
     return squared_norms.rsqrt().mul_(clip_norm).clamp_max_(1.0)
 
 
-def weigh(step: Backward, batch: Batch, clip_norm: float | Tensor | None) -> None:
-    """Scale each example's gradient in place by its weight in the sum: clipped if asked, 0 for padding.
+def weigh(step: Backward, clip_norm: float | Tensor | None) -> Tensor | None:
+    """Scale each example's gradient in place by its weight in the sum, and count as :func:`counted` does.
 
     Without clipping a gradient that is not finite is left alone: plain SGD may diverge.
     """
     if clip_norm is None:
-        scale(step, batch.real, None)
-    else:
-        scale(step, *weights(step.squared_norms(), batch, clip_norm))
+        return None
+    weight, lost = weights(step.squared_norms(), clip_norm)
+    counts = counted(weight, lost, step.inputs[0][..., -1])
+    scale(step, weight, lost)
+    return counts
 
 
-def weights(squared_norms: Tensor, batch: Batch, clip_norm: float | Tensor) -> tuple[Tensor, Tensor | None]:
-    """What each example's gradient weighs in the clipped sum, shape ``(K, B)``: 0 for padding.
+def counted(weight: Tensor, lost: Tensor | None, real: Tensor) -> Tensor:
+    """How many gradients of each model were scaled down and how many dropped, int64, shape ``(2, K)``.
+
+    Args:
+        weight, lost: see :func:`weights`.
+        real: 0 where there is padding, which is not counted; same shape.
+    """
+    records = real > 0
+    scaled = ((weight < 1) & records).sum(1)
+    if lost is None:
+        return torch.stack([scaled, torch.zeros_like(scaled)])
+    dropped = (lost & records).sum(1)
+    return torch.stack([scaled - dropped, dropped])
+
+
+def weights(squared_norms: Tensor, clip_norm: float | Tensor) -> tuple[Tensor, Tensor | None]:
+    """What each example's gradient weighs in the clipped sum, shape ``(K, B)``.
 
     A gradient whose squared norm is not finite in float32 weighs 0; it must be set to zero all the same, as 0 · ∞
     would be NaN: these are True in the second result, shape ``(K, B)``, which is None where there are none.
     """
-    weight = clip_factors(squared_norms, clip_norm).mul_(batch.real)
+    weight = clip_factors(squared_norms, clip_norm)
     if math.isfinite(float(squared_norms.sum())):
         return weight, None
     lost = ~torch.isfinite(squared_norms)
@@ -342,27 +346,32 @@ def _descend(
     layers: list[Tensor],
     released: NDArray[np.float32] | None,
     stop: threading.Event,
-) -> None:
-    """All steps, in place on ``layers``."""
+) -> NDArray[np.int32]:
+    """All steps, in place on ``layers``; the counts of each model's steps, ``(K, steps, 3)`` as in :class:`Network`."""
     place = layers[0].device
     table = RecordTable(data, place)
     rate = settings.learning_rate / settings.divisor(data)
     noise = None if privacy.deviation is None else _noise(seeds, layers)
-    done = 0
+    parts = [] if noise is None else _cut(torch.as_tensor(noise.rows), layers)
+    counts, done = np.zeros((len(seeds), settings.steps, 3), np.int32), 0
     generators = [stream(s, "sampling") for s in seeds]
     for block in batch_blocks(generators, member, settings.sampling_rate, settings.steps, settings.sampler):
         index = torch.from_numpy(block.index).to(place)
-        for chosen, sizes in zip(index, block.sizes.tolist(), strict=True):
+        counts[:, done : done + len(index), 0] = block.sizes.T
+        for chosen, width in zip(index, block.sizes.max(axis=1).tolist(), strict=True):
             if stop.is_set():
-                return
-            if any(sizes):
-                batch = table.batch(chosen[:, : max(sizes)], sizes)
-                body.gradient_step(layers, batch, privacy.clip_norm, rate)
+                return counts
+            if width:
+                found = body.gradient_step(layers, table.batch(chosen[:, :width]), privacy.clip_norm, rate)
+                if found is not None:
+                    counts[:, done, 1:] = found.t().cpu().numpy()
             if noise is not None and privacy.deviation is not None:
-                _noise_step(layers, torch.as_tensor(noise.step()), privacy.deviation)
+                noise.step()
+                _subtract_noise(layers, parts, privacy.deviation)
             if released is not None:
                 released[:, done] = _flat(layers)
             done += 1
+    return counts
 
 
 def _noise(seeds: Sequence[int], layers: list[Tensor]) -> NoiseSource | DeviceNoise:
@@ -372,14 +381,19 @@ def _noise(seeds: Sequence[int], layers: list[Tensor]) -> NoiseSource | DeviceNo
     return DeviceNoise(seeds, parameters, layers[0].device)
 
 
-def _noise_step(layers: list[Tensor], noise: Tensor, deviation: float | Tensor) -> None:
-    """Subtract ``deviation`` times standard noise, shape ``(K, parameters)``, cut into the layers' shapes."""
+def _cut(rows: Tensor, layers: list[Tensor]) -> list[Tensor]:
+    """Views of ``rows``, shape ``(K, parameters)``, in the layers' shapes."""
     sizes = [layer[0].numel() for layer in layers]
-    for layer, part in zip(layers, torch.split(noise, sizes, 1), strict=True):
+    return [part.view(layer.shape) for layer, part in zip(layers, torch.split(rows, sizes, 1), strict=True)]
+
+
+def _subtract_noise(layers: list[Tensor], parts: list[Tensor], deviation: float | Tensor) -> None:
+    """Subtract ``deviation`` times standard noise."""
+    for layer, part in zip(layers, parts, strict=True):
         if isinstance(deviation, Tensor):
-            layer.addcmul_(part.view(layer.shape), deviation[..., None], value=-1.0)
+            layer.addcmul_(part, deviation[..., None], value=-1.0)
         else:
-            layer.sub_(part.view(layer.shape), alpha=deviation)
+            layer.sub_(part, alpha=deviation)
 
 
 def _flat(layers: Sequence[Tensor]) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
 from ..interfaces import Model
+from .private.diagnostics import Diagnostics, StepCounts
 
 _ROWS = 4096  # records whose activations are held at once
 
@@ -33,11 +34,19 @@ class Network:
             the weight from feature j to class c is at ``j · classes + c``.
         start: the parameters before the first step, flat, float32.
         released: the parameters after each step, float32, shape ``(steps, parameters)``, if they were kept.
+        counts: for each step, how many examples there were, and how many gradients were scaled down and dropped,
+            int32, shape ``(steps, 3)``. **Outside the claim**: never to be released.
     """
 
     layers: tuple[NDArray[np.float32], ...]
     start: NDArray[np.float32]
     released: NDArray[np.float32] | None = None
+    counts: NDArray[np.int32] | None = field(default=None, kw_only=True, repr=False)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """The same counts, step by step. **Outside the claim**: never to be released."""
+        return Diagnostics(() if self.counts is None else tuple(StepCounts(*row) for row in self.counts.tolist()))
 
     def logits(self, x: ArrayLike) -> NDArray[np.float64]:
         """Unnormalised log-probabilities, float64, shape ``(records, classes)``.

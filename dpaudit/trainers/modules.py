@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..records import BoolArray, Data
 from . import architectures, engine
-from .images import ConvolutionalNet
+from .images import ConvolutionalNet, ImageNetwork
+from .models import Network
 from .private.diagnostics import Diagnostics, StepCounts
 from .private.engine import PrivateEngine
 from .private.layout import Layout
@@ -194,12 +195,24 @@ class _Plain:
         self._counts.append(StepCounts(len(x)))
 
     def _add(self, x: Tensor, y: Tensor) -> None:
-        loss = per_example(self._loss, self._module(x), y, len(x)).sum()
+        loss = per_example(self._loss, self._outputs(x), y, len(x)).sum()
         if loss.requires_grad:
             found = torch.autograd.grad(loss, self._layout.parameters, allow_unused=True)
             for part, gradient in zip(self._parts, found, strict=True):
                 if gradient is not None:
                     part += gradient
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        try:
+            out: Tensor = self._module(x)
+        except ValueError as error:
+            if len(x) > 1:
+                raise
+            raise InputError(
+                f"model {type(self._module).__name__} must train on batches of any size, since the sampler draws them; "
+                f"of one record it says: {error}"
+            ) from error
+        return out
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -261,6 +274,15 @@ def _built_in(settings: GradientDescent, data: Data, seed: int) -> nn.Module:
     matrices = net.start(settings.hidden, data.classes, seed)
     depth = len(net.layers)
     return nn.Sequential(*_convolving(net, matrices[:depth], activation), *_dense(matrices[depth:], activation))
+
+
+def module_of(model: Network) -> nn.Module:
+    """A network that a stacked engine trained, as a new module with the same parameters and outputs."""
+    if not isinstance(model, ImageNetwork) or model.net is None:
+        return nn.Sequential(*_dense(model.layers, nn.ReLU))
+    depth = len(model.net.layers)
+    convolving = _convolving(model.net, model.layers[:depth], nn.ReLU)
+    return nn.Sequential(*convolving, *_dense(model.layers[depth:], nn.ReLU))
 
 
 def _transformer(settings: GradientDescent, data: Data, seed: int) -> nn.Module:

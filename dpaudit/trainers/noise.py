@@ -32,14 +32,18 @@ _UNIT, _TURN = np.float32(2.0**-32), np.float32(np.pi * 2.0**-31)
 
 
 class NoiseSource:
-    """Standard Gaussian noise, one row per model and step, each model from its own stream."""
+    """Standard Gaussian noise, one row per model and step, each model from its own stream.
+
+    Attributes:
+        rows: the noise of the last step, shape ``(models, parameters)``; the next step is written over it.
+    """
 
     def __init__(self, seeds: Sequence[int], parameters: int) -> None:
         self._generators = [stream(seed, "noise") for seed in seeds]
         self._pairs = (parameters + 1) // 2
         ahead = max(1, WORDS // self._pairs)
         self._words = np.empty((len(seeds), ahead, self._pairs), np.uint64)
-        self._rows = np.empty((len(seeds), parameters), np.float32)
+        self.rows = np.empty((len(seeds), parameters), np.float32)
         scratch = min(PIECE // 2, len(seeds) * self._pairs)
         self._radius, self._angle = np.empty(scratch, np.float32), np.empty(scratch, np.float32)
         self._next = ahead
@@ -52,15 +56,15 @@ class NoiseSource:
             self._next = 0
         bits = self._words[:, self._next].view(np.uint32)
         for models, pairs in self._pieces():
-            self._fill(bits[models], self._rows[models], pairs)
+            self._fill(bits[models], self.rows[models], pairs)
         self._next += 1
-        return self._rows
+        return self.rows
 
     def _pieces(self) -> Iterator[tuple[slice, slice]]:
         """Models and pairs that are worked on at once."""
         most = PIECE // 2
         models = max(1, most // self._pairs)
-        for first in range(0, len(self._rows), models):
+        for first in range(0, len(self.rows), models):
             for at in range(0, self._pairs, most):
                 yield slice(first, first + models), slice(at, min(at + most, self._pairs))
 
@@ -92,10 +96,10 @@ class DeviceNoise:
         self._generators = [
             torch.Generator(device).manual_seed(int(stream(seed, "noise").integers(2**63))) for seed in seeds
         ]
-        self._rows = torch.empty((len(seeds), parameters), device=device)
+        self.rows = torch.empty((len(seeds), parameters), device=device)
 
     def step(self) -> torch.Tensor:
         """The next step's noise, float32, shape ``(models, parameters)``; valid until the next call."""
-        for row, generator in zip(self._rows, self._generators, strict=True):
+        for row, generator in zip(self.rows, self._generators, strict=True):
             row.normal_(generator=generator)
-        return self._rows
+        return self.rows

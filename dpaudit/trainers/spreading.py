@@ -8,12 +8,14 @@ with the work.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import os
 import site
 import sys
 import sysconfig
+import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -104,13 +106,16 @@ def spread(
     pool, wave = _pool(placement)
     cargo = _packed(function, f"{name} cannot be sent to another process", _strangers())
     shared = _shared(data, placement)
-    tasks: Iterator[Any] = ((_task, (cargo, shared, unit, name), {}) for unit in units)
+    left = iter(units)
+    tasks: Iterator[Any] = ((_task, (cargo, shared, unit, name), {}) for unit in left)
     results = pool(tasks) if wave is None else _in_waves(pool, tasks, wave)
     try:
         for packed in results:
             done = _unpacked(packed)
-            if isinstance(done, DpauditError):
-                raise done
+            if isinstance(done, _Failure):
+                collections.deque(left, maxlen=0)
+                collections.deque(results, maxlen=0)  # what has begun; killing it upsets loky's own thread
+                raise done.error
             yield done
     finally:
         with warnings.catch_warnings():  # joblib counts what is thrown away
@@ -215,13 +220,22 @@ def _shared(data: Data, placement: Placement) -> _Shared | _Stored:
     return _Shared(data)
 
 
+@dataclass(frozen=True, eq=False)
+class _Failure:
+    """What a unit of work raised."""
+
+    error: Exception
+
+
 def _task(cargo: bytes, shared: _Shared | _Stored, unit: Any, name: str) -> bytes:
-    """One unit of work, at the worker: the packed result, or the packed error if it is one of dpaudit's own."""
+    """One unit of work, at the worker: the packed result, or what it raised, with a note of where if it is a bug."""
+    complaint = f"what {name} made cannot be sent to another process"
     try:
-        result = _unpacked(cargo)(shared.open(), unit)
-        return _packed(result, f"what {name} made cannot be sent to another process")
-    except DpauditError as error:
-        return _packed(error, "")
+        return _packed(_unpacked(cargo)(shared.open(), unit), complaint)
+    except Exception as error:
+        if not isinstance(error, DpauditError):
+            error.add_note("".join(["at the worker:\n", *traceback.format_tb(error.__traceback__)]))
+        return _packed(_Failure(error), f"{complaint}: {type(error).__name__}: {error}")
 
 
 def _packed(thing: Any, complaint: str, strangers: Sequence[ModuleType] = ()) -> bytes:

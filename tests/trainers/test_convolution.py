@@ -115,7 +115,7 @@ def distance(sums, wanted):
 def sums(name, clip_norm, **changes):
     net, hidden, layers, batch = problem(name, **changes)
     body = convolution.ImageStack(net, hidden, CLASSES)
-    return body.sums(layers, batch, clip_norm), slow_sums(net, hidden, layers, batch, clip_norm)
+    return body.sums(layers, batch, clip_norm)[0], slow_sums(net, hidden, layers, batch, clip_norm)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_tiles_of_any_size_add_up(places, clip_norm, monkeypatch):
     monkeypatch.setattr(convolution, "_TILE", places * convolution.ImageStack(net, hidden, CLASSES).numbers)
     body = convolution.ImageStack(net, hidden, CLASSES)
     assert body.most == places
-    assert distance(body.sums(layers, batch, clip_norm), slow_sums(net, hidden, layers, batch, clip_norm)) < 1e-12
+    assert distance(body.sums(layers, batch, clip_norm)[0], slow_sums(net, hidden, layers, batch, clip_norm)) < 1e-12
 
 
 def test_tiles_cover_every_record_once():
@@ -183,13 +183,13 @@ def test_a_gradient_that_is_not_finite_adds_nothing(name, explicit, monkeypatch)
     for k, b, value in places:
         batch.x[k, b, 0] = value
     body = convolution.ImageStack(net, hidden, CLASSES)
-    found = body.sums(layers, batch, 0.5)
+    found = body.sums(layers, batch, 0.5)[0]
     for k, b, _ in places:
         batch.real[k, b] = 0
     batch.x.nan_to_num_(0, 0, 0)
     assert all(bool(torch.isfinite(total).all()) for total in found)
     assert distance(found, slow_sums(net, hidden, layers, batch, 0.5)) < 1e-12 < distance(found, wanted)
-    again = body.sums(layers, batch, 0.5)  # nothing of them stays in the tiles' memory
+    again = body.sums(layers, batch, 0.5)[0]  # nothing of them stays in the tiles' memory
     assert distance(again, slow_sums(net, hidden, layers, batch, 0.5)) < 1e-12
 
 
@@ -197,8 +197,8 @@ def test_padding_is_inert():
     net, hidden, layers, batch = problem("two layers")
     cut = engine.Batch(*(part[1:2, :-2] for part in (batch.x, batch.y, batch.squares, batch.real)))
     for clip_norm in (None, 0.5):
-        padded = convolution.ImageStack(net, hidden, CLASSES).sums(layers, batch, clip_norm)
-        alone = convolution.ImageStack(net, hidden, CLASSES).sums([layer[1:2] for layer in layers], cut, clip_norm)
+        padded = convolution.ImageStack(net, hidden, CLASSES).sums(layers, batch, clip_norm)[0]
+        alone = convolution.ImageStack(net, hidden, CLASSES).sums([layer[1:2] for layer in layers], cut, clip_norm)[0]
         for left, right in zip(padded, alone, strict=True):
             torch.testing.assert_close(left[1:2], right, rtol=1e-12, atol=1e-14)
 
@@ -209,7 +209,7 @@ def test_the_same_check_catches_clipping_without_the_convolutions():
     broken = pytest.MonkeyPatch()
     broken.setattr(convolution._Place, "squared_norms", lambda place: place._slopes.new_zeros(place._count))
     try:
-        place_sums = body.sums(layers, batch, 3.0)
+        place_sums = body.sums(layers, batch, 3.0)[0]
     finally:
         broken.undo()
     assert distance(place_sums, slow_sums(net, hidden, layers, batch, 3.0)) > 1e-2

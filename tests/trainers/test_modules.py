@@ -83,6 +83,23 @@ def test_what_stacks_ends_in_the_same_place_as_a_module(data, kind, shape):
     one, other = (s.train(data, MEMBER, 5) for s in (stacked, alone))
     assert isinstance(one, ImageNetwork if "model" in shape else Network) and isinstance(other, TrainedModel)
     np.testing.assert_allclose(other.logits(data.x), one.logits(data.x), rtol=1e-3, atol=1e-4)
+    assert one.diagnostics.batch_sizes == other.diagnostics.batch_sizes
+
+
+@pytest.mark.parametrize("shape", [{}, {"hidden": [5]}, {"model": NET, "hidden": [6]}], ids=str)
+def test_stacks_count_what_a_module_counts(data, shape):
+    """Records of norms far apart, so that rounding puts none on the other side of the clip norm; one overflows."""
+    x = data.x * np.logspace(-3, 3, RECORDS)[:, None].astype(np.float32)
+    x[2] = 1e30
+    far = dataclasses.replace(data, x=x)
+    settings = DPSGD(**SHORT, **shape, noise_multiplier=0, clip_norm=0.3, learning_rate=1e-4)
+    member = np.stack([MEMBER, ~MEMBER, MEMBER & (np.arange(RECORDS) < 9)])
+    stacked = train_many(settings, far, member, 5)
+    alone = train_many(dataclasses.replace(settings, physical_batch_size=100), far, member, 5)
+    assert isinstance(stacked[0], Network) and isinstance(alone[0], TrainedModel)
+    assert [m.diagnostics for m in stacked] == [m.diagnostics for m in alone]
+    counts = stacked[0].diagnostics
+    assert 0 < counts.scaled_fraction < 1 and counts.dropped > 0 and stacked[1].diagnostics.dropped == 0
 
 
 def test_the_batches_are_those_of_the_stack(data):
@@ -309,6 +326,17 @@ ONE = nn.Linear(SIDE * SIDE, CLASSES)
 def test_what_does_not_fit_is_refused(data, changes, named):
     with pytest.raises(InputError, match=named):
         DPSGD(**SHORT, **changes).train(data, MEMBER, 0)
+
+
+def test_a_model_that_cannot_take_one_record_is_refused_with_the_reason(data):
+    def normed(features, classes, generator):
+        return nn.Sequential(nn.Linear(features, classes), nn.BatchNorm1d(classes))
+
+    one = np.arange(len(data)) == 3
+    with pytest.raises(
+        InputError, match=r"Sequential must train on batches of any size.*more than 1 value per channel"
+    ):
+        SGD(steps=20, sampling_rate=0.9, learning_rate=0.1, model=normed).train(data, one, 0)
 
 
 def test_a_module_is_no_factory_and_a_class_may_be_one(data):

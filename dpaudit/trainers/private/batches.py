@@ -50,6 +50,15 @@ def pick(batch: Batch, rows: Any) -> Batch:
     return tuple(part[rows] for part in batch)
 
 
+def detached(batch: Batch) -> Batch:
+    """The same, part of no graph."""
+    if isinstance(batch, Tensor):
+        return batch.detach()
+    if isinstance(batch, Mapping):
+        return {name: part.detach() for name, part in batch.items()}
+    return tuple(part.detach() for part in batch)
+
+
 def arguments(x: Batch) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """How a model is called on a batch: ``model(x)``, ``model(*x)`` or ``model(**x)``."""
     if isinstance(x, Mapping):

@@ -1,17 +1,18 @@
 """Book-keeping: one forward and one backward pass give every example's gradient, in parts.
 
-The forward pass notes the input of every module that has trained parameters, and where in autograd's graph its output
-is. One call of ``torch.autograd.grad`` then gives the derivative of each example's loss at each of these outputs, and
-stops there: the gradients that ordinary training makes of the weights, summed over examples, are never made. Input and
-derivative are all that the rules need.
+The forward pass notes the input of every module that has trained parameters. One call of ``torch.autograd.grad`` then
+comes by the derivative of each example's loss at each of their outputs, and stops at the last: the gradients that
+ordinary training makes of the weights, summed over examples, are never made. Input and derivative are all that the
+rules need, and they are used on the way.
 
 Source: Bu, Wang, Zha & Karypis 2023, "Differentially private optimization on large model at small cost".
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +32,7 @@ from .workspace import Workspace
 
 _CONVOLUTION_EXAMPLES = 128  # with convolutions, more at once no longer fit a cache
 _WORTH_SPLITTING = 32  # examples
-_NUMBERS = 2**22  # of windows and of gradients that are written out: 16 MiB of float32 at once
+_NUMBERS = 2**22, 2**23  # of windows and of gradients that are written out, at once, with convolutions and without
 
 
 class LayoutError(Exception):
@@ -39,12 +40,20 @@ class LayoutError(Exception):
 
 
 class Tape:
-    """Notes, while it is open, what the modules with rules are given and what they give."""
+    """Notes, while it is open, what the modules with rules are given, and asks to be told of what they gave.
+
+    Attributes:
+        modules: in the order in which they were called.
+        lowest: where in the graph a backward pass may end: outputs of modules below which nothing is trained.
+        told: gets a module, its input and the derivative at its output as soon as a backward pass has come to it;
+            None to hear nothing.
+    """
 
     def __init__(self, rules: Mapping[nn.Module, Rule], shared: set[nn.Module], size: int, copies: bool) -> None:
         self.modules: list[nn.Module] = []
-        self.inputs: list[Tensor] = []
-        self.edges: list[torch.autograd.graph.GradientEdge] = []
+        self.lowest: list[torch.autograd.graph.GradientEdge] = []
+        self.told: Callable[[nn.Module, Tensor, Tensor], None] | None = None
+        self._inputs: list[Tensor | None] = []
         self._rules, self._shared, self._size, self._copies = rules, shared, size, copies
         self._handles: list[Any] = []
 
@@ -71,10 +80,18 @@ class Tape:
             changed = output
         if not x.dim() or len(x) != self._size:
             raise LayoutError(f"a {type(module).__name__} got shape {tuple(x.shape)} in a batch of {self._size}")
+        if not x.requires_grad:
+            self.lowest.append(torch.autograd.graph.get_gradient_edge(output))
+        output.register_hook(partial(self._arrive, len(self.modules)))
         self.modules.append(module)
-        self.inputs.append(x.detach())
-        self.edges.append(torch.autograd.graph.get_gradient_edge(output))
+        self._inputs.append(x.detach())
         return output.clone() if self._copies else changed
+
+    def _arrive(self, number: int, slope: Tensor) -> None:
+        x = self._inputs[number]
+        if self.told is not None and x is not None:
+            self._inputs[number] = None
+            self.told(self.modules[number], x, slope)
 
 
 class BookKeeping:
@@ -88,9 +105,9 @@ class BookKeeping:
 
     def __init__(self, model: nn.Module, layout: Layout, rules: Mapping[nn.Module, Rule], loss: Loss) -> None:
         convolutions = any(isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for module in rules)
-        self._limit = _CONVOLUTION_EXAMPLES if convolutions else sys.maxsize
+        self._convolutions = convolutions
         self._pools = max_pools(model)
-        self._workspace, self._numbers = Workspace(), 0
+        self._workspace, self._numbers = Workspace(kept=convolutions), 0
         self.shared: set[nn.Module] = set()
         self.copies = False
         self.settled = False
@@ -104,12 +121,14 @@ class BookKeeping:
     def parts(self, size: int) -> int:
         """In how many parts a batch is best done.
 
-        A workspace of 16 MiB is enough, and convolutions fit a cache. Otherwise two parts: the workspace then takes the
-        place of half of the activations.
+        16 MiB of workspace are enough with convolutions, which fit a cache then, and it takes the place of half of the
+        activations. Without them the backward pass has let go of as much as is written out, unless that is a lot.
         """
         if not self._numbers:
             return 1
-        most = min(max(1, _NUMBERS // self._numbers), self._limit)
+        if not self._convolutions:
+            return -(-size // max(1, _NUMBERS[1] // self._numbers))
+        most = min(max(1, _NUMBERS[0] // self._numbers), _CONVOLUTION_EXAMPLES)
         return max(-(-size // most), 2 if size >= _WORTH_SPLITTING else 1)
 
     def losses(self, x: batches.Batch, y: batches.Batch, size: int) -> tuple[Tape, Tensor]:
@@ -120,7 +139,7 @@ class BookKeeping:
         """
         with torch.enable_grad():
             with pooling_by_channels(self._pools), Tape(self._rules, self.shared, size, self.copies) as tape:
-                outputs = batches.outputs(self._model, x)
+                outputs = batches.outputs(self._model, batches.detached(x))
             return tape, per_example(self._loss, outputs, y, size)
 
     def add_clipped(
@@ -133,20 +152,54 @@ class BookKeeping:
     def pieces(self, tape: Tape, losses: Tensor, keep_graph: bool = False) -> list[Piece | None]:
         """The backward pass: each parameter's per-example gradients, None where all are zero.
 
-        What the tape noted is let go as soon as it is used. The pieces live until the next backward pass.
+        They are made on the way, so that what the tape noted is let go as soon as it is used. The pieces live until the
+        next backward pass.
         """
         self._workspace.start(self._numbers * len(losses))
-        uses: list[list[Piece]] = [[] for _ in self._place]
-        slopes: list[Tensor | None] = [None] * len(tape.edges)
-        if losses.requires_grad and tape.edges:
-            ones = torch.ones_like(losses)
-            slopes = list(torch.autograd.grad(losses, tape.edges, ones, retain_graph=keep_graph, allow_unused=True))
-        while slopes:
-            module, x, slope = tape.modules.pop(), tape.inputs.pop(), slopes.pop()
-            if slope is None:
-                continue
+        found = Uses(self._places(tape.modules), self._workspace)
+
+        def take(module: nn.Module, x: Tensor, slope: Tensor) -> None:
             for name, piece in self._rules[module](module, x, slope, self._workspace).items():
                 place = self._place.get(id(module._parameters[name]))
                 if place is not None:
-                    uses[place].append(piece)
-        return [together(of_one, self._workspace) if of_one else None for of_one in uses]
+                    found.add(place, piece)
+
+        if losses.requires_grad and tape.lowest:
+            tape.told = take
+            ones = torch.ones_like(losses)
+            torch.autograd.grad(losses, tape.lowest, ones, retain_graph=keep_graph, allow_unused=True)
+            tape.told = None
+        return found.pieces(len(self._place))
+
+    def _places(self, modules: Sequence[nn.Module]) -> Iterator[int]:
+        """The number of each parameter, as often as it was used."""
+        for module in modules:
+            for parameter in module._parameters.values():
+                if id(parameter) in self._place:
+                    yield self._place[id(parameter)]
+
+
+class Uses:
+    """Pieces of parameters by number; those of all uses are put together as soon as the last has come."""
+
+    def __init__(self, expected: Iterable[int], workspace: Workspace) -> None:
+        self._missing = Counter(expected)
+        self._pieces: dict[int, list[Piece]] = {}
+        self._done: dict[int, Piece] = {}
+        self._workspace = workspace
+
+    def add(self, number: int, piece: Piece) -> None:
+        """One use of a parameter."""
+        self._pieces.setdefault(number, []).append(piece)
+        self._missing[number] -= 1
+        if not self._missing[number]:
+            self._put_together(number)
+
+    def pieces(self, count: int) -> list[Piece | None]:
+        """One piece for each of ``count`` parameters; None for those without a use that the loss knows of."""
+        for number in list(self._pieces):
+            self._put_together(number)
+        return [self._done.get(number) for number in range(count)]
+
+    def _put_together(self, number: int) -> None:
+        self._done[number] = together(self._pieces.pop(number), self._workspace)

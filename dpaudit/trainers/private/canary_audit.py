@@ -37,7 +37,7 @@ class AuditedEngine:
             orthogonal canaries are independent given the coins, whatever the data.
 
     Raises:
-        InputError: a setting out of range, or shapes that do not fit.
+        InputError: a setting out of range, shapes that do not fit, or canaries longer than any clipped gradient.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class AuditedEngine:
         if engine.released.numel() != vectors.parameters:
             raise InputError(
                 f"vectors must be of the engine's {engine.released.numel()} parameters, got {vectors.parameters}"
+            )
+        if vectors.canaries.norm > engine.sensitivity * (1 + 1e-6):
+            raise InputError(
+                f"canaries must not be longer than the engine's sensitivity {engine.sensitivity:g}, "
+                f"which no record is, got {vectors.canaries.norm:g}"
             )
         self._engine, self._vectors, self._scores = engine, vectors, scores
         self._generator, self._known = generator, known_data

@@ -72,6 +72,7 @@ class PrivateEngine:
         self._total = self._layout.new_vector().zero_()
         self._totals = self._layout.split(self._total)
         check.not_negative("noise_multiplier", noise_multiplier)
+        self._sensitivity = clipping.sensitivity
         self._deviation = noise_multiplier * clipping.sensitivity
         self._noise = self._source(noise_multiplier, clipping.sensitivity, generator, secure)
         self._optimizer = optimizer
@@ -92,7 +93,7 @@ class PrivateEngine:
         if not isinstance(generator, np.random.Generator):
             raise InputError(f"generator must be a numpy Generator, got {type(generator).__name__}")
         check.number("noise_multiplier times sensitivity", self._deviation, 0, torch.finfo(self._total.dtype).max)
-        return GaussianNoise(generator, self._total.device)
+        return GaussianNoise(generator, self._layout.total, self._total.device)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,6 +104,11 @@ class PrivateEngine:
     def layers(self) -> tuple[str, ...]:
         """Names of the modules that own them: the layers of :class:`PerLayerClipping`."""
         return self._layout.layers
+
+    @property
+    def sensitivity(self) -> float:
+        """The largest L2 norm that one example's gradient can have in a step's sum."""
+        return self._sensitivity
 
     @property
     def diagnostics(self) -> Diagnostics:

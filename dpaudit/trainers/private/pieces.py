@@ -83,7 +83,7 @@ class Outer(Piece):
     def settled(self, workspace: Workspace) -> Piece:
         """The same, written out if that takes less memory and fewer operations than inner products would."""
         positions, d, p = *self.left.shape[2:], self.right.shape[3]
-        if positions == 1 or d * p > 2 * positions * (d + p):
+        if positions == 1 or 2 * d * p > 3 * positions * (d + p):
             return self
         examples, groups = self.left.shape[:2]
         products = workspace.take((examples, groups, d, p), self.left)
@@ -107,11 +107,15 @@ class Outer(Piece):
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         groups, d, p = self.left.shape[1], self.left.shape[3], self.right.shape[3]
-        left = self.left * weights.view(-1, 1, 1, 1)
-        if groups == 1:
-            total.view(d, p).addmm_(left.reshape(-1, d).t(), self.right.reshape(-1, p))
+        left, right = self.left, self.right
+        if d < p:
+            left = left * weights.view(-1, 1, 1, 1)
         else:
-            lines = (left.transpose(0, 1).reshape(groups, -1, d), self.right.transpose(0, 1).reshape(groups, -1, p))
+            right = right * weights.view(-1, 1, 1, 1)
+        if groups == 1:
+            total.view(d, p).addmm_(left.reshape(-1, d).t(), right.reshape(-1, p))
+        else:
+            lines = (left.transpose(0, 1).reshape(groups, -1, d), right.transpose(0, 1).reshape(groups, -1, p))
             total.view(groups, d, p).baddbmm_(lines[0].transpose(1, 2), lines[1])
 
     def without(self, lost: Tensor) -> Outer:

@@ -1,4 +1,4 @@
-"""Memory that is kept: to get it from the system anew, page by page, costs more than the arithmetic done in it."""
+"""Memory that is kept: to get much from the system anew, page by page, costs more than the arithmetic done in it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ _ALIGNED = 16  # numbers
 
 
 class Workspace:
-    """Hands out tensors that live until it is started again, all from one block that grows to what is needed."""
+    """Hands out tensors that live until it is started again.
 
-    def __init__(self) -> None:
+    Args:
+        kept: all from one block that grows to what is needed. Otherwise they are tensors like any other, which take
+            the place of what was let go of meanwhile.
+    """
+
+    def __init__(self, kept: bool = True) -> None:
+        self._kept = kept
         self._block = torch.empty(0)
         self._used = self.wanted = 0
 
     def start(self, numbers: int = 0) -> None:
         """Take back everything that was handed out, and be ready for at least ``numbers``."""
         most = max(self.wanted, numbers)
-        if most > self._block.numel():
+        if self._kept and most > self._block.numel():
             self._block = self._block.new_empty(0)  # let go of the old one before there is a new one
             self._block = self._block.new_empty(most)
         self._used = self.wanted = 0

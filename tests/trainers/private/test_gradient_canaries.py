@@ -393,6 +393,15 @@ def test_scores_have_the_law_of_the_theory(kind, known):
     assert abs(pairs.mean()) < 5 / math.sqrt(40 * len(pairs))  # canaries don't see each other
 
 
+def test_canaries_longer_than_any_clipped_gradient_are_refused():
+    engine = maker(1.0)(np.random.default_rng(0))
+    long = GradientCanaries(kind="dirac", count=4, norm=1.01 * engine.sensitivity).vectors(engine.released)
+    with pytest.raises(
+        InputError, match=r"canaries must not be longer than the engine's sensitivity 0.5, .* got 0.505"
+    ):
+        AuditedEngine(engine, long, np.ones(4, bool), LinearScore(long))
+
+
 @pytest.mark.statistical
 @pytest.mark.parametrize("kind", ORTHOGONAL)
 def test_log_ratios_under_poisson_sampling_are_those_of_the_known_mechanism(kind):

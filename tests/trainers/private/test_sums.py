@@ -105,6 +105,15 @@ def test_the_order_of_examples_does_not_matter(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_inputs_that_want_a_gradient_get_none_and_change_nothing(kind):
+    model, (x, y) = small(kind), batch(16)
+    plain = ClippedSums(model, CLIPPINGS[0]).sum(x, y)
+    wanting = x.clone().requires_grad_()
+    torch.testing.assert_close(ClippedSums(model, CLIPPINGS[0]).sum(wanting, y), plain)
+    assert wanting.grad is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
 def test_one_example_moves_the_sum_by_at_most_the_sensitivity(kind, clipping):
     model, (x, y) = small(kind).double(), batch(16)
