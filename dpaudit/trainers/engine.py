@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -32,6 +32,7 @@ from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
 
+_LARGE = 2**15  # numbers in a matrix
 _LARGEST = float(np.finfo(np.float32).max)  # of what a tensor can be scaled by
 
 
@@ -44,12 +45,14 @@ class Batch:
         y: int64, shape ``(K, B, 1)``.
         squares: squared norms of the rows of ``x``, shape ``(K, B)``.
         real: 1 where the place holds a record, 0 where it is padding, shape ``(K, B)``.
+        sizes: how many records each model's batch has, and they come first; empty: not known.
     """
 
     x: Tensor
     y: Tensor
     squares: Tensor
     real: Tensor
+    sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +65,13 @@ class Backward:
             ``inputs[k, b] ⊗ slopes[k, b]``. In memory the last lies as ``(K, outputs, B)``: classes are few, and
             operations along B are the fast ones.
         first_squares: squared norms of the rows of the first of ``inputs``, shape ``(K, B)``.
+        sizes: as in :class:`Batch`.
     """
 
     inputs: list[Tensor]
     slopes: list[Tensor]
     first_squares: Tensor
+    sizes: Sequence[int] = ()
 
     @property
     def input_squares(self) -> list[Tensor]:
@@ -84,7 +89,11 @@ class Backward:
     def subtract_from(self, layers: Sequence[Tensor], rate: float) -> None:
         """Subtract ``rate`` times the sum of each model's gradients from the layers, in place."""
         for layer, inputs, slope in zip(layers[:-1], self.inputs, self.slopes, strict=False):
-            layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
+            if _taken_apart(layer, self.sizes):
+                for matrix, a, g in _one_by_one(self.sizes, layer, inputs, slope):
+                    matrix.addmm_(a.t(), g, alpha=-rate)
+            else:
+                layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
         last = torch.bmm(self.slopes[-1].transpose(1, 2), self.inputs[-1])
         layers[-1].sub_(last.transpose(1, 2), alpha=rate)
 
@@ -99,10 +108,10 @@ class RecordTable:
         self.y = torch.from_numpy(np.append(data.y, 0)).to(device)
         self.squares = self.x.square().sum(-1)
 
-    def batch(self, index: Tensor) -> Batch:
-        """The records numbered ``index``, shape ``(K, B)``."""
+    def batch(self, index: Tensor, sizes: Sequence[int] = ()) -> Batch:
+        """The records numbered ``index``, shape ``(K, B)``; ``sizes`` as in :class:`Batch`."""
         x, y = torch.embedding(self.x, index), torch.take(self.y, index)
-        return Batch(x, y.unsqueeze(-1), torch.take(self.squares, index), x[..., -1])
+        return Batch(x, y.unsqueeze(-1), torch.take(self.squares, index), x[..., -1], sizes)
 
 
 class Body(Protocol):
@@ -231,15 +240,36 @@ def backward(layers: Sequence[Tensor], batch: Batch) -> Backward:
     """Forward and backward pass of the cross-entropy of each example, not averaged over anything."""
     inputs = [batch.x]
     for layer in layers[:-1]:
-        inputs.append(_relu(torch.bmm(inputs[-1], layer), batch.real))
+        inputs.append(_relu(_products(inputs[-1], layer, batch.sizes), batch.real))
     logits = torch.bmm(layers[-1].transpose(1, 2), inputs[-1].transpose(1, 2))
     slope = torch.softmax(logits, 1).transpose(1, 2)
     slope.scatter_(-1, batch.y, -1.0, reduce="add")
     slopes = [slope]
     for number in range(len(layers) - 1, 0, -1):
-        back = torch.bmm(slopes[0], layers[number][:, :-1].transpose(1, 2))
+        back = _products(slopes[0], layers[number][:, :-1].transpose(1, 2), batch.sizes)
         slopes.insert(0, torch.ops.aten.threshold_backward(back, inputs[number][..., :-1], 0.0))
-    return Backward(inputs, slopes, batch.squares)
+    return Backward(inputs, slopes, batch.squares, batch.sizes)
+
+
+def _products(rows: Tensor, matrices: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Each model's rows ``(K, B, n)`` times its matrix ``(K, n, m)``."""
+    if not _taken_apart(matrices, sizes):
+        return torch.bmm(rows, matrices)
+    out = rows.new_zeros((*rows.shape[:2], matrices.shape[2]))
+    for matrix, a, place in _one_by_one(sizes, matrices, rows, out):
+        torch.mm(a, matrix, out=place)
+    return out
+
+
+def _taken_apart(matrices: Tensor, sizes: Sequence[int]) -> bool:
+    """Whether products are taken model by model, without the padding: of matrices large enough to be worth it."""
+    return len(sizes) > 0 and matrices[0].numel() >= _LARGE and matrices.device.type == "cpu"
+
+
+def _one_by_one(sizes: Sequence[int], matrices: Tensor, *rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Each model's matrix and the rows of its records."""
+    for size, matrix, *parts in zip(sizes, matrices, *rows, strict=True):
+        yield matrix, *(part[:size] for part in parts)
 
 
 def _relu(z: Tensor, real: Tensor) -> Tensor:
@@ -358,11 +388,12 @@ def _descend(
     for block in batch_blocks(generators, member, settings.sampling_rate, settings.steps, settings.sampler):
         index = torch.from_numpy(block.index).to(place)
         counts[:, done : done + len(index), 0] = block.sizes.T
-        for chosen, width in zip(index, block.sizes.max(axis=1).tolist(), strict=True):
+        for chosen, sizes in zip(index, block.sizes.tolist(), strict=True):
             if stop.is_set():
                 return counts
-            if width:
-                found = body.gradient_step(layers, table.batch(chosen[:, :width]), privacy.clip_norm, rate)
+            if any(sizes):
+                batch = table.batch(chosen[:, : max(sizes)], sizes)
+                found = body.gradient_step(layers, batch, privacy.clip_norm, rate)
                 if found is not None:
                     counts[:, done, 1:] = found.t().cpu().numpy()
             if noise is not None and privacy.deviation is not None:

@@ -50,15 +50,21 @@ class NoiseSource:
 
     def step(self) -> NDArray[np.float32]:
         """The next step's noise, shape ``(models, parameters)``; valid until the next call."""
-        if self._next == self._words.shape[1]:
-            for words, generator in zip(self._words, self._generators, strict=True):
-                np.bitwise_or(generator.bit_generator.random_raw(words.size).reshape(words.shape), _ODD, out=words)
+        spent = self._next == self._words.shape[1]
+        if spent:
             self._next = 0
         bits = self._words[:, self._next].view(np.uint32)
         for models, pairs in self._pieces():
+            if spent and pairs.start == 0:
+                self._draw(models)  # just before they are used, while a cache has them
             self._fill(bits[models], self.rows[models], pairs)
         self._next += 1
         return self.rows
+
+    def _draw(self, models: slice) -> None:
+        """New bits for these models."""
+        for words, generator in zip(self._words[models], self._generators[models], strict=True):
+            np.bitwise_or(generator.bit_generator.random_raw(words.size).reshape(words.shape), _ODD, out=words)
 
     def _pieces(self) -> Iterator[tuple[slice, slice]]:
         """Models and pairs that are worked on at once."""

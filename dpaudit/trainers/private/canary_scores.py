@@ -7,7 +7,6 @@ of one that did not, plus what the rest of the step's sum has in its direction.
 from __future__ import annotations
 
 import abc
-import math
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from ... import check
 from ...errors import InputError
 from .canary_vectors import CanaryVectors
+from .likelihoods import log_ratios as log_ratios
 
 FloatArray = NDArray[np.float64]
 
@@ -120,34 +120,3 @@ class StepScores(Scores):
         if any(w != 1.0 for w in self._weights):
             raise InputError("the likelihood of per-step scores needs weights of 1")
         return log_ratios(self.table(), noise_multiplier, sampling_rate)
-
-
-def log_ratios(table: FloatArray, noise_multiplier: float, sampling_rate: float = 1.0) -> FloatArray:
-    """The exact log-likelihood ratio of (1 − q) N(0, σ²) + q N(1, σ²) to N(0, σ²), summed over the steps.
-
-    Σ_t ln(1 − q + q exp((s_t − ½) / σ²)).
-
-    Args:
-        table: s, per-step scores in units of norm², shape ``(steps, canaries)``.
-        noise_multiplier: σ.
-        sampling_rate: q in (0, 1].
-
-    Returns:
-        Shape ``(canaries,)``.
-
-    Raises:
-        InputError: a setting out of range, or a table that is none.
-
-    >>> log_ratios(np.array([[0.5, 1.5], [0.5, 1.5]]), 1.0)
-    array([0., 2.])
-    """
-    sigma = check.positive("noise_multiplier", noise_multiplier)
-    rate = check.probability("sampling_rate", sampling_rate)
-    table = np.asarray(table, float)
-    if table.ndim != 2:
-        raise InputError(f"table must have shape (steps, canaries), got {table.shape}")
-    out = np.zeros(table.shape[1])
-    for row in table:  # one at a time, for the caches
-        ratio = (row - 0.5) / sigma**2
-        out += ratio if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
-    return out
