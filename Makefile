@@ -5,6 +5,7 @@
 #   make evidence   measure what is claimed of the bounds, into docs/methods.md (five minutes on two cores)
 #   make bench      time every bound beside jax_privacy; `make peers` installs it into .venv-peers, apart from .venv
 #   make bench-accounting   time claims and calibration beside dp-accounting and Opacus
+#   make bench-trainers     time private steps, stacks of models and gradient canaries beside plain torch and Opacus
 #
 # torch from PyPI brings CUDA on Linux. For the small CPU build:
 #   make audit PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -20,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 PEER := .venv-peers/jax
 
-.PHONY: audit test test-all lint samples demo evidence peers bench bench-accounting clean
+.PHONY: audit test test-all lint samples demo evidence peers bench bench-accounting bench-trainers clean
 .DELETE_ON_ERROR:
 
 audit: $(READY)
@@ -50,6 +51,11 @@ bench: peers
 
 bench-accounting: $(READY)
 	$(BIN)/python benchmarks/accounting.py
+
+bench-trainers: $(READY)
+	$(BIN)/python benchmarks/trainers.py
+	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/gradient_canaries.py
 
 $(PEER)/.installed: | $(READY)
 	$(BIN)/python -m venv $(PEER)
