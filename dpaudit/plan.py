@@ -16,6 +16,7 @@ import numpy as np
 
 from .accounting.claims import Claim
 from .attacks.canaries import CanarySet, flip_coins, plant
+from .attacks.planned import PLANNED
 from .bounds.planning import default_tests, strongest_guesses
 from .data import Pool, load
 from .errors import InputError
@@ -26,6 +27,7 @@ from .spec import Spec, TestSpec, load_spec
 SCHEMA = "dpaudit.plan/1"
 CHUNK, STACKS = 25, 2
 _DEFAULT_FIRST_SHARE = 0.8
+_NOT_IN_RUNS = ("report", "cli", "demo", "frontier", "inference", "vulnerable")  # what no result of a run depends on
 _DATA, _CANARIES, _COINS, _TRAINING = range(4)
 
 
@@ -133,7 +135,9 @@ def make_plan(source: str | Path | dict[str, Any] | Spec | Plan) -> Plan:
     _require_finite(spec, claims)
     planted = plant(load_pool(spec), [c.build() for c in spec.canaries], seed=_integer(_stream(spec.seed, _CANARIES)))
     tests = tuple(t.build() for t in spec.tests) or _planned(spec, claims)
-    return Plan(spec, planted, trainers, claims, tests, code_of(spec))
+    plan = Plan(spec, planted, trainers, claims, tests, code_of(spec))
+    _require_what_attacks_need(plan)
+    return plan
 
 
 def load_pool(spec: Spec) -> Pool:
@@ -159,6 +163,24 @@ def _require_finite(spec: Spec, claims: tuple[Claim | None, ...]) -> None:
             raise InputError(
                 f"trainer {trainer.name!r}: delta must be one at which the claim's ε is finite, got {spec.delta:g}"
             )
+
+
+def _require_what_attacks_need(plan: Plan) -> None:
+    """Records in nobody's training set, and shadows without each canary: known before anything is trained."""
+    for test in plan.tests:
+        wanted = PLANNED[test.attack]
+        if wanted.population and not len(plan.planted.data.y_test):  # type: ignore[arg-type]
+            raise InputError(
+                f"the attack {test.attack} needs records that nobody is trained on: test must be at least 1"
+            )
+        columns = [i for i, c in enumerate(plan.planted.canaries) if test.canaries == c.family]
+        for i in range(len(plan.trainers)) if wanted.without else ():
+            least = int((~plan.coins(i)[: plan.spec.shadows, columns]).sum(axis=0).min())
+            if least < wanted.without:
+                raise InputError(
+                    f"the attack {test.attack} needs {wanted.without} shadows without each canary, and the coins of "
+                    f"{plan.spec.shadows} leave one with {least}: shadows must be more"
+                )
 
 
 def _planned(spec: Spec, claims: tuple[Claim | None, ...]) -> tuple[PlannedTest, ...]:
@@ -197,7 +219,7 @@ def code_of(spec: Spec) -> dict[str, str]:
     package = Path(__file__).parent
     ours = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
-        if file.relative_to(package).parts[0] not in ("report", "cli"):
+        if file.relative_to(package).parts[0] not in _NOT_IN_RUNS:
             ours.update(file.read_bytes())
     versions = {name: _version(name) for name in ("numpy", "scipy", "torch", "dp-accounting")}
     named = [name for t in spec.trainers for name in (t.trainer, t.settings.get("model")) if isinstance(name, str)]

@@ -13,18 +13,20 @@ from numpy.typing import NDArray
 
 from . import check
 from .archive import TrainerRecord, read_archive, scores_name, write_archive
-from .attacks.shadow import lira, lira_leave_one_out
+from .attacks import planned
+from .attacks.coins import CanaryCoins, write_canaries
+from .attacks.planned import PLANNED
 from .attacks.signals import SIGNALS
 from .errors import need_extra
 from .plan import CHUNK, STACKS, Plan, Unit, make_plan
 from .records import Accuracy, BoolArray, CanaryFamily, Design, Observations, PlannedTest, RunResult
 from .report import write_release
 from .spec import Spec
-from .store import RunFolder, write_aside
+from .store import RunFolder
 
 Progress = Callable[[int, int, str], None]
 Arrays = dict[str, NDArray[Any]]
-_VARIANCE = "pooled"
+_POPULATION = 1000  # records in nobody's training set that are asked about, at most
 
 
 def run(
@@ -135,8 +137,24 @@ def _do(plan: Plan, unit: Unit) -> Arrays:
     member = planted.membership(plan.coins(unit.trainer)[rows])
     models = train_many(plan.trainers[unit.trainer], planted.data, member, seeds, chunk=unit.chunk, threads=STACKS)
     logits, labels = models.logits(planted.data.x[planted.rows]), planted.data.y[planted.rows]
-    signals = {name: signal(logits, labels) for name, signal in SIGNALS.items()}
-    return {**signals, **_diagnostics(models), "accuracy": _accuracy(models, plan)}
+    signals = {name: SIGNALS[name](logits, labels) for name in _signals(plan)}
+    return {**signals, **_population(models, plan), **_diagnostics(models), "accuracy": _accuracy(models, plan)}
+
+
+def _signals(plan: Plan) -> list[str]:
+    """What is kept of every model: the signals that tests use, and these two for whoever looks later."""
+    return list(dict.fromkeys(["margin", "loss", *(test.signal for test in plan.tests)]))
+
+
+def _population(models: Any, plan: Plan) -> Arrays:
+    """The same signals of records in nobody's training set, for the attacks that compare with these."""
+    names = [test.signal for test in plan.tests if PLANNED[test.attack].population]
+    if not names:
+        return {}
+    data = plan.planted.data
+    x, y = np.array(data.x_test[:_POPULATION]), np.array(data.y_test[:_POPULATION])  # type: ignore[index]
+    logits = models.logits(x)
+    return {f"population:{name}": SIGNALS[name](logits, y) for name in dict.fromkeys(names)}
 
 
 def _diagnostics(models: Any) -> Arrays:
@@ -172,7 +190,7 @@ def _conclude(plan: Plan, folder: RunFolder, command: str) -> None:
         coins = plan.coins(i)
         for test in plan.tests:
             name = scores_name(trainer.name, test)
-            observed[name], cross[name] = _scores(plan, i, test, signals[test.signal], coins)
+            observed[name], cross[name] = _scores(plan, i, test, signals, coins)
         records.append(_record(plan, i, signals["accuracy"]))
     _store_canaries(plan, folder)
     write_archive(folder.observations, records, observed, cross, _facts(plan, command))
@@ -182,25 +200,22 @@ def _collected(plan: Plan, folder: RunFolder, trainer: int) -> Arrays:
     """The signals of all models of one trainer, in order."""
     units = [u for u in plan.units(_stored_chunk(folder)) if u.trainer == trainer]
     parts = [folder.unit(u.name, plan.digest) for u in units]
-    return {key: np.concatenate([p[key] for p in parts if p is not None]) for key in (*SIGNALS, "accuracy")}
+    populations = [f"population:{t.signal}" for t in plan.tests if PLANNED[t.attack].population]
+    wanted = [*_signals(plan), *dict.fromkeys(populations), "accuracy"]
+    return {key: np.concatenate([p[key] for p in parts if p is not None]) for key in wanted}
 
 
 def _scores(
-    plan: Plan, trainer: int, test: PlannedTest, signal: NDArray[np.float64], coins: BoolArray
+    plan: Plan, trainer: int, test: PlannedTest, found: Arrays, coins: BoolArray
 ) -> tuple[Observations, Observations]:
     """Scores of a test: as the verdict sees them, and of every model with all others as its shadows (for ROC only)."""
     columns = [i for i, c in enumerate(plan.planted.canaries) if test.canaries == c.family]
-    signal, coins = signal[:, columns], coins[:, columns]
-    shadows, design = plan.spec.shadows, Design(adjacency=plan.adjacency(trainer))
-    if test.attack == "threshold":
-        scores, in_turn = signal[shadows:], signal
-    else:
-        design, mode = (
-            replace(design, calibration="set-aside"),
-            "offline" if test.attack == "lira-offline" else "online",
-        )
-        scores = lira(signal[shadows:], signal[:shadows], coins[:shadows], mode, _VARIANCE)
-        in_turn = lira_leave_one_out(signal, coins, mode, _VARIANCE)
+    shadows, coins = plan.spec.shadows, coins[:, columns]
+    signals = planned.Signals(found[test.signal][:, columns], coins, found.get(f"population:{test.signal}"))
+    design = Design(adjacency=plan.adjacency(trainer))
+    if PLANNED[test.attack].shadows:
+        design = replace(design, calibration="set-aside")
+    scores, in_turn = planned.scores(test.attack, signals, shadows), planned.in_turn(test.attack, signals)
     names = plan.planted.names(test.canaries)
     observed = Observations(scores, coins[shadows:], canaries=names, design=design)
     return observed, Observations(in_turn, coins, canaries=names, design=replace(design, calibration="cross"))
@@ -226,13 +241,12 @@ def _summary(accuracy: NDArray[np.float64], test_records: int) -> Accuracy:
 
 
 def _store_canaries(plan: Plan, folder: RunFolder) -> None:
-    """The records that were planted: for the auditor's eyes, never released."""
-    from .data.scores import tensor_bytes
-
-    planted = plan.planted
-    arrays: Arrays = {"x": planted.data.x[planted.rows], "y": planted.data.y[planted.rows]}
-    meta = {"canaries": [asdict(c) for c in planted.canaries]}
-    write_aside(folder.retained / "canaries.safetensors", tensor_bytes(arrays, meta))
+    """The records that were planted, and how their coins fell: for the auditor's eyes, never released."""
+    trainers = plan.spec.trainers
+    runs = [f"{trainer.name}-{i:05d}" for trainer in trainers for i in range(plan.models)]
+    coins = np.concatenate([plan.coins(i) for i in range(len(trainers))])
+    families = [c.build() for c in plan.spec.canaries]
+    write_canaries(folder.retained / "canaries.safetensors", CanaryCoins.of(plan.planted, coins, runs, families))
 
 
 def _facts(plan: Plan, command: str) -> dict[str, Any]:

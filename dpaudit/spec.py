@@ -11,14 +11,25 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag
 
 from .accounting.claims import Claim
 from .accounting.reading import claim_of
-from .attacks.canaries import Blank, Family, FarOut, Mislabelled, RandomNoise
+from .attacks.canaries import (
+    Blank,
+    ClipBKD,
+    Family,
+    FarOut,
+    InsertedText,
+    Mislabelled,
+    OutOfDistribution,
+    RandomNoise,
+)
+from .attacks.planned import PLANNED
+from .attacks.signals import SIGNALS
+from .attacks.texts import Secrets
 from .errors import InputError
 from .interfaces import Trainer
 from .records import Adjacency, PlannedTest, Verdict
 
 BUNDLED = ("digits", "fashion-mnist", "fashion-mnist-cnn")
 BUILT_IN = ("sgd", "dp-sgd")
-ATTACKS = ("lira", "lira-offline", "threshold")
 
 
 class _Part(BaseModel):
@@ -37,27 +48,54 @@ class DataSpec(_Part):
 class CanarySpec(_Part):
     """One canary family."""
 
-    family: Literal["far-out", "mislabelled", "blank", "random"]
+    family: Literal["far-out", "mislabelled", "blank", "random", "out-of-distribution", "clipbkd", "inserted-text"]
     count: int = Field(ge=1)
     value: float | None = Field(default=None, gt=0)
+    source: str | None = None
+    folder: str | None = None
+    scale: float | None = Field(default=None, gt=0)
+    format: str | None = None
+    symbols: str | None = None
+    alphabet: str | None = None
 
     @model_validator(mode="after")
-    def _value_is_for_far_out(self) -> CanarySpec:
-        if self.value is not None and self.family != "far-out":
-            raise ValueError(f"value is for far-out canaries, got it for {self.family}")
+    def _settings_are_the_familys(self) -> CanarySpec:
+        for name in self._given():
+            if name not in _CANARY_SETTINGS.get(self.family, ()):
+                owner = next(family for family, names in _CANARY_SETTINGS.items() if name in names)
+                raise ValueError(f"{name} is for {owner} canaries, got it for {self.family}")
+        if self.family == "inserted-text" and (self.format is None or self.alphabet is None):
+            raise ValueError("inserted-text canaries need a format, such as 'code #### end', and an alphabet")
         return self
+
+    def _given(self) -> dict[str, Any]:
+        settings = {name: getattr(self, name) for names in _CANARY_SETTINGS.values() for name in names}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def build(self) -> Family:
         """The family's settings."""
-        match self.family:
-            case "far-out":
-                return FarOut(self.count) if self.value is None else FarOut(self.count, self.value)
-            case "mislabelled":
-                return Mislabelled(self.count)
-            case "blank":
-                return Blank(self.count)
-            case "random":
-                return RandomNoise(self.count)
+        given = self._given()
+        if self.family == "inserted-text":
+            alphabet = given.pop("alphabet")
+            return InsertedText(self.count, Secrets(**given), alphabet)
+        family: Family = _FAMILIES[self.family](self.count, **given)
+        return family
+
+
+_FAMILIES: dict[str, Any] = {
+    "far-out": FarOut,
+    "mislabelled": Mislabelled,
+    "blank": Blank,
+    "random": RandomNoise,
+    "out-of-distribution": OutOfDistribution,
+    "clipbkd": ClipBKD,
+}
+_CANARY_SETTINGS = {
+    "far-out": ("value",),
+    "out-of-distribution": ("source", "folder"),
+    "clipbkd": ("scale",),
+    "inserted-text": ("format", "symbols", "alphabet"),
+}
 
 
 class TestSpec(_Part):
@@ -66,14 +104,26 @@ class TestSpec(_Part):
     __test__ = False  # not a pytest class
 
     canaries: str
-    signal: Literal["margin", "loss"] = "margin"
-    attack: Literal["lira", "lira-offline", "threshold"] = "lira"
+    signal: str | None = None
+    attack: str = "lira"
     guesses: int = Field(ge=2)
     share: float = Field(gt=0, le=1)
 
+    @model_validator(mode="after")
+    def _attack_and_signal_fit(self) -> TestSpec:
+        if self.attack not in PLANNED:
+            raise ValueError(f"attack must be one of {', '.join(PLANNED)}, got {self.attack!r}")
+        if self.signal is not None and self.signal not in SIGNALS:
+            raise ValueError(f"signal must be one of {', '.join(SIGNALS)}, got {self.signal!r}")
+        wanted = PLANNED[self.attack]
+        if wanted.only and self.signal not in (None, wanted.signal):
+            raise ValueError(f"signal must be {wanted.signal} for the attack {self.attack}, got {self.signal!r}")
+        return self
+
     def build(self) -> PlannedTest:
         """The planned test."""
-        return PlannedTest("guesses", self.share, self.guesses, None, self.canaries, self.signal, self.attack)
+        signal = self.signal or PLANNED[self.attack].signal
+        return PlannedTest("guesses", self.share, self.guesses, None, self.canaries, signal, self.attack)
 
 
 class ClaimSpec(_Part):
@@ -218,8 +268,9 @@ class Spec(_Part):
         coins = self.runs * families[test.canaries]
         if test.guesses > coins:
             raise ValueError(f"guesses must be at most runs x canaries = {coins}, got {test.guesses}")
-        if test.attack.startswith("lira") and self.shadows < 4:
-            raise ValueError(f"shadows must be at least 4 for the attack {test.attack}, got {self.shadows}")
+        least = PLANNED[test.attack].shadows
+        if self.shadows < least:
+            raise ValueError(f"shadows must be at least {least} for the attack {test.attack}, got {self.shadows}")
 
 
 def _with_settings(kind: Any, settings: dict[str, Any]) -> Any:

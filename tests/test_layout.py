@@ -30,7 +30,7 @@ LAYERS = (
     ("auditor", "plan", "spec", "store", "archive"),
     ("probe",),
     ("report",),
-    ("runner", "demo", "frontier"),
+    ("runner", "demo", "frontier", "inference", "vulnerable"),
     ("cli", "pytest_plugin", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -16,6 +16,8 @@ import pytest
 from safetensors import safe_open
 
 import dpaudit
+from dpaudit.attacks.coins import read_canaries
+from dpaudit.attacks.planned import PLANNED
 from dpaudit.errors import InputError
 from dpaudit.plan import make_plan
 from dpaudit.records import Verdict
@@ -80,6 +82,70 @@ def test_nothing_released_identifies_a_record_or_a_coin(finished: Path) -> None:
         content = path.read_bytes()
         found = [s for s in secrets if s.encode() in content] + [r for r in rows if r in content]
         assert found == [], path.name
+
+
+def test_every_planned_attack_runs_and_its_scores_are_kept(tmp_path: Path) -> None:
+    tests = [
+        {"canaries": "clipbkd" if i % 2 else "out-of-distribution", "attack": name, "guesses": 20, "share": 0.1}
+        for i, name in enumerate(PLANNED)
+    ]
+    tests[-1]["signal"] = "modified-entropy"
+    canaries = [{"family": "clipbkd", "count": 10, "scale": 2.0}, {"family": "out-of-distribution", "count": 10}]
+    spec = small(tests=tests, canaries=canaries, shadows=16)
+    spec["trainers"] = spec["trainers"][:1]
+    result = dpaudit.run(spec, tmp_path)
+    assert result.audits[0].audit.verdict is Verdict.NO_CLAIM
+    with safe_open(tmp_path / "retained" / "observations.safetensors", framework="numpy") as file:
+        names = [k for k in file.keys() if k.startswith("observed/") and k.endswith(":scores")]  # noqa: SIM118
+        shapes = {file.get_tensor(k).shape for k in names}
+    wanted = {f"/{t['attack']}-" for t in tests}
+    kept = read_canaries(tmp_path / "retained" / "canaries.safetensors")
+    assert kept.member.shape == (40, 20) and kept.settings["clipbkd"]["scale"] == 2.0
+    np.testing.assert_array_equal(kept.member, make_plan(spec).coins(0))
+    assert len(names) == len(PLANNED) and shapes == {(24, 10)} and all(any(w in n for n in names) for w in wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attack": "rmia", "signal": "margin"}, "signal must be loss for the attack rmia, got 'margin'"),
+        ({"attack": "guess"}, "attack must be one of lira, .*threshold, got 'guess'"),
+        ({"signal": "smell"}, "signal must be one of loss, margin, .*, got 'smell'"),
+    ],
+)
+def test_attacks_and_signals_that_are_none_are_named(changes: dict[str, str], message: str) -> None:
+    spec = small()
+    spec["tests"][0] = {k: v for k, v in spec["tests"][0].items() if k != "signal"} | changes
+    with pytest.raises(InputError, match=message):
+        make_plan(spec)
+
+
+def test_what_an_attack_lacks_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    spec = small(data={"source": "digits", "records": 150, "test": 0}, shadows=5)
+    spec["tests"] = [{"canaries": "far-out", "attack": "rmia", "guesses": 20, "share": 1.0}]
+    with pytest.raises(InputError, match="rmia needs records that nobody is trained on: test must be at least 1"):
+        dpaudit.run(spec, tmp_path / "out")
+    spec["tests"][0]["attack"] = "reference"
+    with pytest.raises(InputError, match="reference needs 2 shadows without each canary, and the coins of 5 leave one"):
+        dpaudit.run(spec, tmp_path / "out")
+    spec["canaries"][0]["scale"] = 2.0
+    with pytest.raises(InputError, match="scale is for clipbkd canaries, got it for far-out"):
+        dpaudit.run(spec, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_secrets_are_planted_in_data_of_tokens(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "texts.npz", x=rng.integers(0, 12, (200, 8)).astype(np.float32), y=rng.integers(0, 2, 200))
+    data = {"source": str(tmp_path / "texts.npz"), "records": 120, "test": 40}
+    canaries = [{"family": "inserted-text", "count": 6, "format": "k ####", "alphabet": " k0123456789"}]
+    spec = small(data=data, canaries=canaries, tests=[])
+    found = make_plan(spec).planted
+    texts = found.data.x[found.rows]
+    assert (texts[:, :2] == [1, 0]).all() and texts[:, 2:6].min() >= 2 and (texts[:, 6:] == 0).all()
+    del canaries[0]["alphabet"]
+    with pytest.raises(InputError, match="inserted-text canaries need a format"):
+        make_plan(spec)
 
 
 def test_what_steps_did_to_the_data_is_kept_back(tmp_path: Path) -> None:

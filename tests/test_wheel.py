@@ -107,7 +107,8 @@ def test_one_top_level_package(wheel: Path) -> None:
 def test_carries_its_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {"dpaudit/py.typed"}
-    for pattern in ("specs/*.toml", "report/templates/*", "demo/templates/*", "frontier/templates/*"):
+    templates = [f"{part}/templates/*" for part in ("report", "demo", "frontier", "inference", "vulnerable")]
+    for pattern in ("specs/*.toml", *templates):
         wanted |= {str(p.relative_to(ROOT)) for p in (ROOT / "dpaudit").glob(pattern) if p.is_file()}
     assert wanted <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)

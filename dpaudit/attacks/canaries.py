@@ -7,89 +7,43 @@ worlds differ by the canary alone. Sizes, rates and divisors are fixed before th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import check
 from ..data import Pool, unused_features
 from ..errors import InputError
 from ..records import BoolArray, Data
+from .families import (
+    Blank,
+    ClipBKD,
+    Family,
+    FarOut,
+    InsertedText,
+    Made,
+    Mislabelled,
+    OutOfDistribution,
+    RandomNoise,
+    make,
+)
 
 Array = NDArray[np.float32]
 
-
-@dataclass(frozen=True)
-class FarOut:
-    """The unusual student: each canary has ``value`` in a feature that nobody else uses, zeros elsewhere.
-
-    Unused input features are taken first, then features are appended. Labels are random.
-    """
-
-    count: int
-    value: float = 4.0
-    name: str = "far-out"
-
-    def __post_init__(self) -> None:
-        check.integer("count of far-out canaries", self.count, 1)
-        check.positive("value of far-out canaries", self.value)
-
-    @property
-    def description(self) -> str:
-        """For reports."""
-        return f"extra records with {self.value:g} in a feature of their own, zeros elsewhere, random label"
-
-
-@dataclass(frozen=True)
-class Mislabelled:
-    """Distinct records of the data set that no model is otherwise trained on, each with a wrong label."""
-
-    count: int
-    name: str = "mislabelled"
-
-    def __post_init__(self) -> None:
-        check.integer("count of mislabelled canaries", self.count, 1)
-
-    @property
-    def description(self) -> str:
-        """For reports."""
-        return "records held out of everybody's training set, each with a random wrong label"
-
-
-@dataclass(frozen=True)
-class Blank:
-    """All-zero records, at most one per label."""
-
-    count: int
-    name: str = "blank"
-
-    def __post_init__(self) -> None:
-        check.integer("count of blank canaries", self.count, 1)
-
-    @property
-    def description(self) -> str:
-        """For reports."""
-        return "all-zero records, one per label"
-
-
-@dataclass(frozen=True)
-class RandomNoise:
-    """Features drawn uniformly between 0 and the largest value of the data; random labels."""
-
-    count: int
-    name: str = "random"
-
-    def __post_init__(self) -> None:
-        check.integer("count of random canaries", self.count, 1)
-
-    @property
-    def description(self) -> str:
-        """For reports."""
-        return "uniform noise with a random label"
-
-
-Family = FarOut | Mislabelled | Blank | RandomNoise
+__all__ = [
+    "Blank",
+    "Canary",
+    "CanarySet",
+    "ClipBKD",
+    "Family",
+    "FarOut",
+    "InsertedText",
+    "Mislabelled",
+    "OutOfDistribution",
+    "RandomNoise",
+    "flip_coins",
+    "plant",
+]
 
 
 @dataclass(frozen=True)
@@ -139,7 +93,7 @@ def plant(pool: Pool, families: Sequence[Family], seed: int) -> CanarySet:
     names = [f.name for f in families]
     if not names or len(set(names)) != len(names):
         raise InputError(f"canaries must name at least one family, each once, got {', '.join(names) or 'none'}")
-    made = [_make(f, pool, np.random.default_rng([seed, i])) for i, f in enumerate(families)]
+    made = _all_made(pool, families, seed)
     x, columns = _widen(pool, families, made)
     y = np.concatenate([pool.y, *(labels for _, labels, _ in made)])
     canaries = _named(pool, families, made)
@@ -166,40 +120,19 @@ def flip_coins(models: int, canaries: int, seed: np.random.SeedSequence) -> Bool
     return np.stack([np.random.default_rng(c).random(models) < 0.5 for c in children], axis=1)
 
 
-_Made = tuple[Array, NDArray[np.int64], tuple[str | None, ...]]
+def _all_made(pool: Pool, families: Sequence[Family], seed: int) -> list[Made]:
+    """The canaries of every family; a record that one was made of is not spare for the next."""
+    made: list[Made] = []
+    for i, family in enumerate(families):
+        made.append(make(family, pool, np.random.default_rng([seed, i])))
+        used = np.isin(pool.spare_ids, [source for source in made[-1][2] if source is not None])
+        if used.any():
+            ids = tuple(name for name, gone in zip(pool.spare_ids, used, strict=True) if not gone)
+            pool = replace(pool, x_spare=pool.x_spare[~used], y_spare=pool.y_spare[~used], spare_ids=ids)
+    return made
 
 
-def _make(family: Family, pool: Pool, rng: np.random.Generator) -> _Made:
-    """Features (without private columns), labels and source ids of a family's canaries."""
-    count, features = family.count, pool.x.shape[1]
-    labels = rng.integers(pool.classes, size=count)
-    nothing: tuple[str | None, ...] = (None,) * count
-    match family:
-        case FarOut():
-            return np.zeros((count, features), np.float32), labels, nothing
-        case RandomNoise():
-            top = float(max(np.abs(pool.x).max(), 1e-6))
-            return rng.uniform(0, top, (count, features)).astype(np.float32), labels, nothing
-        case Blank():
-            if count > pool.classes:
-                raise InputError(f"count of blank canaries must be at most one per label ({pool.classes}), got {count}")
-            return np.zeros((count, features), np.float32), rng.permutation(pool.classes)[:count], nothing
-        case Mislabelled():
-            return _mislabel(count, pool, rng)
-
-
-def _mislabel(count: int, pool: Pool, rng: np.random.Generator) -> _Made:
-    if count > len(pool.x_spare):
-        raise InputError(
-            f"count of mislabelled canaries must be at most the {len(pool.x_spare)} records of {pool.name} that are "
-            f"neither trained on nor tested on, got {count}"
-        )
-    chosen = rng.choice(len(pool.x_spare), count, replace=False)
-    wrong = (pool.y_spare[chosen] + rng.integers(1, pool.classes, size=count)) % pool.classes
-    return pool.x_spare[chosen], wrong, tuple(pool.spare_ids[i] for i in chosen)
-
-
-def _widen(pool: Pool, families: Sequence[Family], made: Sequence[_Made]) -> tuple[Array, tuple[int, ...]]:
+def _widen(pool: Pool, families: Sequence[Family], made: Sequence[Made]) -> tuple[Array, tuple[int, ...]]:
     """All features side by side, with the private columns of far-out canaries filled in."""
     far = [(f, i) for i, f in enumerate(families) if isinstance(f, FarOut)]
     needed = sum(f.count for f, _ in far)
@@ -218,7 +151,7 @@ def _padded(x: Array, width: int) -> Array:
     return np.pad(np.asarray(x, np.float32), ((0, 0), (0, width - x.shape[1])))
 
 
-def _named(pool: Pool, families: Sequence[Family], made: Sequence[_Made]) -> tuple[Canary, ...]:
+def _named(pool: Pool, families: Sequence[Family], made: Sequence[Made]) -> tuple[Canary, ...]:
     out: list[Canary] = []
     for family, (_, _, sources) in zip(families, made, strict=True):
         for i, source in enumerate(sources):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, log_ndtr, stdtr
+from scipy.special import betaln, gammaln, hyp2f1, log_ndtr, stdtr
 
 from .. import check
 from ..errors import InputError
-from ..records import BoolArray
+from .arrays import Shadows
+from .moments import Moments, both_sides, drawn_means, plain_means, variance_prior
+from .published import FIXED, PUBLISHED, published_lira
 
 Array = NDArray[np.float64]
-MODES = ("online", "offline")
-VARIANCES = ("per-example", "pooled", "shrink")
-
-# Weight of the pooled variance in ``shrink``, in shadows; and of the other canaries' mean where a canary has none.
-PRIOR_SHADOWS = 4.0
-_SMALLEST_VARIANCE = 1e-12
+MODES = ("online", "offline", "offline-two-sided")
+VARIANCES = ("per-example", "pooled", "shrink", PUBLISHED, FIXED)
+_LEAST = 1e-18  # of the pooled variance: where all signals of a record are equal
 
 
 def lira(
@@ -28,104 +29,128 @@ def lira(
     mode: str = "online",
     variance: str = "shrink",
 ) -> Array:
-    """Scores of the likelihood-ratio attack, shape of ``signal``.
+    """Scores of the likelihood-ratio attack, shape of ``signal``; needs shadows.
 
     Args:
         signal: of the target models, higher says "member": shape ``(records,)`` or ``(targets, records)``.
-        shadow_signals: the same signal of the shadow models, shape ``(shadows, records)``.
-        shadow_member: was the record in the shadow's training set? Same shape.
+        shadow_signals: the same signal of the shadow models, shape ``(shadows, records)``. Where each record was asked
+            about several times (augmentations), both have one axis more, ``queries``; the ratios of the queries are
+            then summed, as though these were independent.
+        shadow_member: was the record in the shadow's training set? Shape ``(shadows, records)``.
         mode: ``online`` is ln p(signal | in) − ln p(signal | out). ``offline`` uses shadows without the record only and
-            is −ln P[out signal ≥ signal], the one-sided test of the paper.
+            is −ln P[out signal ≥ signal], the one-sided test of the paper (equation 4). ``offline-two-sided`` is
+            −ln p(signal | out), the score of the published code: a signal that is low for an outsider counts as well.
         variance: ``per-example`` (at least 2 shadows each way per record), ``pooled`` (one variance each way over all
-            records, each about its own mean; the choice below about 64 shadows), or ``shrink`` (per record, drawn
-            towards the pooled one; the predictive law is Student's t, as under a normal-inverse-gamma prior).
+            records, each about its own mean), or ``shrink`` (per record, drawn towards what all records and the
+            record's other side say; how much is read off the shadows. The predictive law is Student's t, under a
+            normal-inverse-gamma prior). ``reference`` and ``reference-fixed`` are those of the published code
+            with its quirks (:func:`dpaudit.attacks.published.published_lira`), and with several queries its mean.
 
     Raises:
         InputError: shapes that do not fit, NaN or infinite signals, or too few shadows for the variance asked for.
     """
     check.choice("mode", mode, MODES)
     check.choice("variance", variance, VARIANCES)
-    x, shadows, member = _checked(signal, shadow_signals, shadow_member)
-    out = _fit(shadows, ~member, variance)
-    if mode == "offline":
-        return out.log_tail(x)
-    return _fit(shadows, member, variance).log_density(x) - out.log_density(x)
+    x, shadows = np.asarray(signal), np.asarray(shadow_signals)
+    if shadows.ndim == 3 and x.ndim in (2, 3) and x.shape[-1] == shadows.shape[2] > 0:
+        if variance in (PUBLISHED, FIXED):
+            return published_lira(x, shadows, shadow_member, mode, variance)
+        queries = range(x.shape[-1])
+        return np.add.reduce([lira(x[..., q], shadows[..., q], shadow_member, mode, variance) for q in queries])
+    data = Shadows.read(x, shadows, shadow_member)
+    if variance in (PUBLISHED, FIXED):
+        return published_lira(x[..., None], shadows[..., None], shadow_member, mode, variance)
+    score = _scorer(*both_sides(data), mode, variance)
+    return np.stack([score(row.astype(np.float64)) for row in data.signal]).reshape(data.shape)
 
 
 def lira_leave_one_out(signals: ArrayLike, member: ArrayLike, mode: str = "online", variance: str = "shrink") -> Array:
     """Each model in turn as the target, all others as its shadows; shape ``(models, records)``.
 
-    For ROC figures only: a score here depends on the coins of the other models, which no bound allows.
+    For ROC figures only: a score here depends on the coins of the other models, which no bound allows. Where exactly
+    half of the models have a record, the others tell what the target has, and scores lie below chance: flip coins.
     """
-    signals, member = np.asarray(signals, np.float64), np.asarray(member, bool)
-    rows = np.arange(len(signals))
-    return np.stack([lira(signals[i], signals[rows != i], member[rows != i], mode, variance) for i in rows])
+    check.choice("mode", mode, MODES)
+    check.choice("variance", variance, VARIANCES)
+    data = Shadows.read(signals, signals, member)
+    rows = range(len(data.shadows))
+    if variance in (PUBLISHED, FIXED):
+        return np.stack([lira(data.shadows[i], *data.others(i), mode, variance) for i in rows])
+    inside, outside = both_sides(data)
+    scores = np.empty(data.shadows.shape)
+    for i in rows:
+        x, was_in = data.shadows[i].astype(np.float64), data.member[i].astype(bool)
+        scores[i] = _scorer(inside.without(x, was_in), outside.without(x, ~was_in), mode, variance)(x)
+    return scores
 
 
-def _checked(signal: ArrayLike, shadow_signals: ArrayLike, shadow_member: ArrayLike) -> tuple[Array, Array, BoolArray]:
-    x, shadows = np.asarray(signal, np.float64), np.asarray(shadow_signals, np.float64)
-    member = np.asarray(shadow_member)
-    if (
-        shadows.ndim != 2
-        or shadows.size == 0
-        or member.shape != shadows.shape
-        or x.ndim not in (1, 2)
-        or x.shape[-1] != shadows.shape[1]
-    ):
-        raise InputError(
-            "signal must be (records,) or (targets, records), shadow_signals and shadow_member (shadows, records), "
-            f"got {x.shape}, {shadows.shape} and {member.shape}"
-        )
-    if not (np.isfinite(x).all() and np.isfinite(shadows).all()):
-        raise InputError("signals must be finite, got NaN or infinity")
-    if not np.isin(member, (0, 1)).all():
-        raise InputError("shadow_member must be true or false (1 or 0)")
-    return x, shadows, member.astype(bool)
+def _scorer(inside: Moments, outside: Moments, mode: str, variance: str) -> Callable[[Array], Array]:
+    if mode == "online":
+        with_it, without_it = _law(inside, outside, variance), _law(outside, inside, variance)
+        return lambda x: with_it.log_density(x) - without_it.log_density(x)
+    law = _law(outside, None, variance)
+    return law.log_tail if mode == "offline" else lambda x: -law.log_density(x)
 
 
 @dataclass(frozen=True, eq=False)
 class _Law:
-    """A location-scale law per record: normal, or Student's t where ``freedom`` is finite."""
+    """A location-scale law per record: normal, or Student's t where ``freedom`` is given."""
 
     mean: Array
     scale: Array
-    freedom: Array | None
+    freedom: Array | None = None
 
     def log_density(self, x: Array) -> Array:
         z = (x - self.mean) / self.scale
         if self.freedom is None:
-            return -0.5 * z * z - np.log(self.scale) - 0.5 * np.log(2 * np.pi)
+            return -0.5 * z * z - np.log(self.scale) - 0.5 * math.log(2 * math.pi)
         v = self.freedom
-        constant = gammaln((v + 1) / 2) - gammaln(v / 2) - 0.5 * np.log(v * np.pi)
-        return constant - np.log(self.scale) - (v + 1) / 2 * np.log1p(z * z / v)
+        return _log_constant(v) - np.log(self.scale) - (v + 1) / 2 * np.log1p(z * z / v)
 
     def log_tail(self, x: Array) -> Array:
         """−ln P[X ≥ x]."""
         z = (x - self.mean) / self.scale
-        if self.freedom is None:
-            return -log_ndtr(-z)
-        return -np.log(np.maximum(stdtr(self.freedom, -z), 1e-300))
+        return -log_ndtr(-z) if self.freedom is None else -_log_student_tail(z, self.freedom)
 
 
-def _fit(shadows: Array, use: BoolArray, variance: str) -> _Law:
-    """The law of the signal over those shadows of each record that ``use`` marks."""
-    count = use.sum(axis=0)
+def _log_constant(v: Array) -> Array:
+    """The logarithm of the density of Student's t at 0; ``v`` takes few values."""
+    values, where = np.unique(v, return_inverse=True)
+    return (gammaln((values + 1) / 2) - gammaln(values / 2) - 0.5 * np.log(values * math.pi))[where]
+
+
+def _log_student_tail(z: Array, v: Array) -> Array:
+    """Logarithms of P[T ≥ z] = ½ I_w(v/2, ½), with w = v/(v + z²), also where the probability itself underflows."""
+    tail = stdtr(v, -z)
+    far = tail < 1e-200
+    out = np.log(np.where(far, 1.0, tail))
+    if far.any():
+        a, w = v[far] / 2, v[far] / (v[far] + z[far] ** 2)
+        series = np.log(hyp2f1(a, 0.5, a + 1, w))
+        out[far] = a * np.log(w) - np.log(2 * a) - betaln(a, 0.5) + series
+    return out
+
+
+def _law(own: Moments, other: Moments | None, variance: str) -> _Law:
+    """The law of the signal over the shadows of one side; ``other`` is the other side, where it may be looked at."""
     least = 2 if variance == "per-example" else 0
-    if count.max() < 2 or count.min() < least:
+    if own.count.max() < 2 or own.count.min() < least:
         raise InputError(
             f"lira with {variance} variance needs at least 2 shadows with and 2 without "
-            f"{'every' if least else 'some'} record, got {int(count.min())} one way; train more shadows"
+            f"{'every' if least else 'some'} record, got {int(own.count.min())} one way; train more shadows"
         )
-    mean = np.where(use, shadows, 0.0).sum(axis=0) / np.maximum(count, 1)
-    # A record that no shadow tells anything about borrows the mean of the others.
-    mean = np.where(count > 0, mean, mean[count > 0].mean())
-    squares = (np.where(use, shadows - mean, 0.0) ** 2).sum(axis=0)
-    pooled = max(squares.sum() / max((count - 1)[count > 0].sum(), 1), _SMALLEST_VARIANCE)
-    spread = 1.0 + 1.0 / np.maximum(count, 1)
     if variance == "per-example":
-        return _Law(mean, np.sqrt(np.maximum(squares / (count - 1), _SMALLEST_VARIANCE)), None)
+        return _Law(own.mean, np.sqrt(np.maximum(own.squares / (own.count - 1), _LEAST * own.pooled)))
     if variance == "pooled":
-        return _Law(mean, np.sqrt(np.full(len(mean), pooled)), None)
-    freedom = PRIOR_SHADOWS + np.maximum(count - 1, 0)
-    shrunk = (PRIOR_SHADOWS * pooled + squares) / freedom
-    return _Law(mean, np.sqrt(shrunk * spread), freedom)
+        spread = np.full(len(own.mean), own.pooled)
+        mean, doubt = plain_means(own, other, spread)
+        return _Law(mean, np.sqrt(spread * np.where(own.count > 0, 1.0, 1.0 + doubt)))
+    prior = variance_prior(own, other)
+    if math.isinf(prior.strength):
+        mean, doubt = drawn_means(own, other, prior.scale)
+        return _Law(mean, np.sqrt(prior.scale * (1 + doubt)))
+    freedom = np.asarray(prior.strength + own.freedom, np.float64)
+    # Squares are about the record's own mean: one far from what is expected of it is no noisier for that.
+    spread = (prior.strength * prior.scale + own.squares) / freedom
+    mean, doubt = drawn_means(own, other, spread)
+    return _Law(mean, np.sqrt(spread * (1 + doubt)), freedom)

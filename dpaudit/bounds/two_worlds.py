@@ -214,14 +214,21 @@ def _split(
     for rows in both:
         look[rng.permutation(rows)[: round(policy.fraction * len(rows))]] = True
     ways = [np.where(np.isfinite(scores), sign * scores, -np.inf) for sign in policy.signs]
-    found = [_best_threshold(way[look], member[look], delta, significance) for way in ways]
+    found = [best_threshold(way[look], member[look], delta, significance) for way in ways]
     best = max(range(len(ways)), key=lambda i: found[i][1])
     value = found[best][0]
     return value, _count(ways[best][~look], member[~look], value)
 
 
-def _best_threshold(scores: Array, member: BoolArray, delta: float, significance: float) -> tuple[float, float]:
-    """The threshold with the largest bound on these scores, midway to the next score above; and that bound."""
+def best_threshold(scores: Array, member: BoolArray, delta: float, significance: float) -> tuple[float, float]:
+    """The threshold with the largest bound on these scores, midway to the next score above; and that bound.
+
+    What it is chosen on must be no part of what a bound is then computed on.
+
+    Args:
+        scores: of runs set aside, shape ``(runs,)``; higher says "in".
+        member: which of these runs had the canary, same shape.
+    """
     values = np.unique(scores[np.isfinite(scores)])
     if len(values) == 0:
         return 0.0, 0.0

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from ..errors import DpauditError, Interrupted
-from . import account, bound, demo, frontier, init, plan, report, run
+from . import account, attack, bound, demo, frontier, init, plan, report, run
 from .console import MISTAKE, ReaderGoneError, fail, say_aside
 
 INTERRUPTED, INTERNAL = 3, 4
@@ -42,6 +42,7 @@ for _name, _function in (
     ("account", account.account),
     ("frontier", frontier.frontier),
     ("plan", plan.plan),
+    ("attack", attack.attack),
     ("report", report.report),
 ):
     app.command(_name)(_function)

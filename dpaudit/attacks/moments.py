@@ -1,0 +1,208 @@
+"""Counts, means and squares of a signal over the shadows with a record, or over those without it, and priors on them.
+
+The priors are empirical Bayes over records, after Smyth 2004 ("Linear models and empirical Bayes methods for assessing
+differential expression"): a variance is inverse chi-squared about a scale, and the strength of that law in shadows is
+read off how much the logarithms of sample variances differ beyond what so few shadows explain. Given the variance, a
+mean is normal about what the record's other side foretells.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma
+
+from .arrays import Shadows
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+FEWEST_RECORDS = 10
+"""Below so many records with a sample variance, the prior is not estimated: the pooled variance, worth 4 shadows."""
+FEW_STRENGTH = 4.0
+ENDLESS = 1000.0
+"""A strength above this is taken for infinite: all records then share their law's variance, and laws are normal."""
+GROUPS, GROUP_SIZE = 20, 50
+"""Of records, by the mean on their other side; at most so many, of at least so many."""
+_LEAST_BETWEEN = 1e-3  # of the variance: how much means differ at least beyond what the other side foretells
+_EQUAL = 1e-12  # squares that are less than this part of the pooled variance come from signals that are equal
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Of each record, over the shadows of one side: how many, their mean (0 without any) and squares about it.
+
+    All of shape ``(records,)``.
+    """
+
+    count: Counts
+    mean: Array
+    squares: Array
+
+    @property
+    def freedom(self) -> Counts:
+        """Degrees of freedom of the squares."""
+        return np.maximum(self.count - 1, 0)
+
+    @property
+    def pooled(self) -> float:
+        """One variance over all records, each about its own mean; above 0."""
+        return max(float(self.squares.sum()) / max(int(self.freedom.sum()), 1), 1e-100)
+
+    def without(self, signal: Array, use: NDArray[np.bool_]) -> Moments:
+        """The moments had one shadow not been counted, for the records where ``use`` says that it was."""
+        count = self.count - use
+        off = np.where(use, signal - self.mean, 0.0)
+        share = off / np.maximum(count, 1)
+        mean = np.where(count > 0, self.mean - share, 0.0)
+        squares = np.where(count > 1, self.squares - off * (off + share), 0.0)
+        return Moments(count, mean, np.maximum(squares, 0.0))
+
+
+def both_sides(data: Shadows) -> tuple[Moments, Moments]:
+    """Over the shadows with each record, and over those without it."""
+    sides = [_empty(data.shadows.shape[1]) for _ in range(2)]
+    for part, signals, member in data.blocks():
+        for side, use in zip(sides, (member, ~member), strict=True):
+            count = use.sum(axis=0)
+            mean = np.where(use, signals, 0.0).sum(axis=0) / np.maximum(count, 1)
+            off = np.where(use, signals - mean, 0.0)
+            side.count[part], side.mean[part] = count, mean
+            side.squares[part] = np.einsum("sr,sr->r", off, off)
+    return sides[0], sides[1]
+
+
+def _empty(records: int) -> Moments:
+    return Moments(np.zeros(records, np.int64), np.zeros(records), np.zeros(records))
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Of a record's variance: inverse chi-squared about ``scale``, worth ``strength`` shadows (which may be infinite).
+
+    ``scale`` has shape ``(records,)``.
+    """
+
+    strength: float
+    scale: Array
+
+
+def variance_prior(own: Moments, other: Moments | None = None) -> Prior:
+    """What other records, and this record's other side, say of its variance.
+
+    The logarithm of a sample variance is, without bias, ``ln s² − ψ(d/2) + ln(d/2)``, and has variance ψ'(d/2) about
+    the true one (Smyth 2004, section 6.2). Those of one side are regressed on those of the other, since a record whose
+    signal varies much between models without it also does between models with it; what the regression leaves over,
+    less ψ'(d/2), is the variance of the prior, ψ'(strength/2).
+    """
+    mine, theirs = _LogVariances.of(own), None if other is None else _LogVariances.of(other)
+    if mine.use.sum() < FEWEST_RECORDS:
+        return Prior(FEW_STRENGTH, np.full(len(own.count), own.pooled))
+    place = np.full(len(own.count), mine.mean(mine.value))
+    if theirs is not None and (mine.use & theirs.use).sum() >= FEWEST_RECORDS:
+        place += mine.slope_on(theirs) * np.where(theirs.use, theirs.value - theirs.mean(theirs.value), 0.0)
+    spread = mine.mean((mine.value - place) ** 2)
+    # One standard error more, so that few records are not thought to be all alike.
+    left = spread * (1 + math.sqrt(2 / mine.use.sum())) - mine.mean(mine.error)
+    if left <= float(polygamma(1, ENDLESS / 2)):
+        # One variance for all, or one that the other side foretells; scaled so that the squares are as expected.
+        shape = np.exp(place - mine.mean(place))
+        return Prior(math.inf, shape * (own.squares / shape).sum() / own.freedom.sum())
+    half = _inverse_trigamma(left)
+    return Prior(2 * half, np.exp(place + digamma(half) - math.log(half)))
+
+
+@dataclass(frozen=True, eq=False)
+class _LogVariances:
+    """Logarithms of sample variances, without bias, where there is one; all of shape ``(records,)``.
+
+    Attributes:
+        use: has the record a sample variance, and are its signals not all equal?
+        value: the logarithm; 0 elsewhere.
+        error: its variance ψ'(d/2), whose inverse is its weight.
+    """
+
+    use: NDArray[np.bool_]
+    value: Array
+    error: Array
+
+    @classmethod
+    def of(cls, side: Moments) -> _LogVariances:
+        use = (side.freedom > 0) & (side.squares > _EQUAL * side.pooled)
+        freedom = np.where(use, side.freedom, 1)
+        half = np.arange(1, freedom.max() + 1) / 2  # a few values only, so that special functions are cheap
+        bias, error = np.log(half) - digamma(half), polygamma(1, half)
+        logs = np.log(np.where(use, side.squares, 1.0) / freedom) + bias[freedom - 1]
+        return cls(use, np.where(use, logs, 0.0), error[freedom - 1])
+
+    def mean(self, values: Array) -> float:
+        """The weighted mean of numbers about the records that are used."""
+        return float(np.average(values, weights=self.use / self.error))
+
+    def slope_on(self, other: _LogVariances) -> float:
+        """The slope of the regression on the other side's logarithms."""
+        weights = (self.use & other.use) / (self.error * other.error)
+        x, y = (v - np.average(v, weights=weights) for v in (other.value, self.value))
+        variance = float(np.average(x * x, weights=weights))
+        return float(np.average(x * y, weights=weights)) / variance if variance > 0 else 0.0
+
+
+def plain_means(own: Moments, other: Moments | None, variance: Array) -> tuple[Array, Array]:
+    """Means as they are, and their variance in units of ``variance``; both of shape ``(records,)``.
+
+    A record without a shadow on this side takes its mean on the other side plus the average difference between sides
+    or, where the other side may not be looked at, the average mean.
+    """
+    here = own.count > 0
+    known = here if other is None else here & (other.count > 0)
+    base = np.zeros(len(here))
+    if other is not None and known.any():
+        base = other.mean
+    else:
+        known = here
+    steps = own.mean[known] - base[known]
+    return (
+        np.where(here, own.mean, base + steps.mean()),
+        np.where(here, 1 / np.maximum(own.count, 1), steps.var() / variance),
+    )
+
+
+def drawn_means(own: Moments, other: Moments | None, variance: Array) -> tuple[Array, Array]:
+    """As :func:`plain_means`, but drawn towards what the other side foretells.
+
+    The difference between a record's two means, and how much it varies beyond the sampling error, are curves over the
+    mean on the other side, by groups of records: hard records gain more from being trained on, and not all alike. Where
+    the other side may not be looked at, and with few records, means are as they are.
+    """
+    known = np.zeros(0, bool) if other is None else (own.count > 0) & (other.count > 0)
+    if other is None or known.sum() < FEWEST_RECORDS:
+        return plain_means(own, other, variance)
+    groups = _groups(other.mean[known])
+    expected = other.mean + _curve(other.mean, known, own.mean - other.mean, groups)
+    # One standard error more, as above.
+    surplus = 1 + math.sqrt(2 * len(groups) / known.sum())
+    excess = surplus * (own.mean - expected) ** 2 / variance - 1 / np.maximum(own.count, 1)
+    between = np.maximum(_curve(other.mean, known, excess, groups), _LEAST_BETWEEN)
+    weight = np.where(other.count > 0, 1 / between, 0.0)
+    total = weight + own.count
+    return (weight * expected + own.count * own.mean) / total, 1 / total
+
+
+def _groups(values: Array) -> list[Counts]:
+    """Places of values in order, in at most ``GROUPS`` groups of at least ``GROUP_SIZE``."""
+    return np.array_split(np.argsort(values, kind="stable"), min(max(len(values) // GROUP_SIZE, 1), GROUPS))
+
+
+def _curve(x: Array, known: NDArray[np.bool_], y: Array, groups: list[Counts]) -> Array:
+    """Means of y by groups of x among the known records, joined by straight lines and level beyond."""
+    xs, ys = x[known], y[known]
+    return np.interp(x, [xs[group].mean() for group in groups], [ys[group].mean() for group in groups])
+
+
+def _inverse_trigamma(value: float) -> float:
+    """The x > 0 with ψ'(x) = value."""
+    return math.exp(brentq(lambda log: float(polygamma(1, math.exp(log))) - value, -20.0, 20.0))
