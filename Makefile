@@ -68,6 +68,9 @@ samples: $(READY)
 	rm -rf reports/samples/digits
 	mkdir -p reports/samples
 	cp -R reports/runs/sample-digits/release reports/samples/digits
+	$(BIN)/dpaudit attack digits --vulnerable --out reports/runs/sample-vulnerable --fresh
+	rm -rf reports/samples/vulnerable
+	cp -R reports/runs/sample-vulnerable/release reports/samples/vulnerable
 	rm -rf reports/samples/demo
 	$(BIN)/dpaudit demo --out reports/samples/demo
 

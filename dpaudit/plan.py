@@ -214,12 +214,17 @@ def _integer(stream: np.random.SeedSequence) -> int:
     return int(stream.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def code_of(spec: Spec) -> dict[str, str]:
-    """Versions and source digests of everything that a result depends on."""
+def code_of(spec: Spec, user: str = "") -> dict[str, str]:
+    """Versions and source digests of everything that a result depends on.
+
+    Args:
+        user: the package that asks, if it is one of those that runs do not depend on.
+    """
     package = Path(__file__).parent
     ours = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
-        if file.relative_to(package).parts[0] not in _NOT_IN_RUNS:
+        part = file.relative_to(package).parts[0]
+        if part == user or part not in _NOT_IN_RUNS:
             ours.update(file.read_bytes())
     versions = {name: _version(name) for name in ("numpy", "scipy", "torch", "dp-accounting")}
     named = [name for t in spec.trainers for name in (t.trainer, t.settings.get("model")) if isinstance(name, str)]

@@ -63,6 +63,13 @@ def learned(
     Raises:
         InputError: shapes that do not fit, or shadows with too few members or others to learn from.
         MissingExtra: scikit-learn is not installed.
+
+    >>> rng = np.random.default_rng(0)
+    >>> labels, member = rng.integers(2, size=50), rng.random((3, 50)) < 0.5
+    >>> logits = rng.normal(size=(3, 50, 2)) + 4 * member[..., None] * np.eye(2)[labels]
+    >>> scores = learned(logits[0], labels, logits[1:], member[1:], by_class=False)
+    >>> bool(scores[member[0]].mean() > scores[~member[0]].mean() + 0.3)
+    True
     """
     member = np.asarray(shadow_member)
     same = labels if shadow_labels is None else shadow_labels

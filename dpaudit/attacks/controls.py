@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from .. import check
 from ..errors import InputError, need_extra
 from .chance import DRAWS
-from .metrics import FPRS, auc, roc
+from .metrics import FPRS, auc, chosen_on_half, roc
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -286,6 +286,20 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class NullDecision:
+    """What a threshold does where membership is shuffled: as many members as others lie above it.
+
+    Attributes:
+        tpr, fpr: rates above the threshold.
+        advantage: TPR − FPR.
+    """
+
+    tpr: Spread
+    fpr: Spread
+    advantage: Spread
+
+
+@dataclass(frozen=True)
 class NullRun:
     """What the same attack shows where there is nothing to show.
 
@@ -294,12 +308,15 @@ class NullRun:
         auc: area under the ROC curve.
         tprs: true positive rates at the false positive rates asked for, in order.
         best_advantage: the largest TPR − FPR over all thresholds; above 0 although there is nothing.
+        decisions: at the thresholds asked for, in order; without any, at one that half of the records chose for the
+            other, anew for every shuffle.
     """
 
     repeats: int
     auc: Spread
     tprs: tuple[Spread, ...]
     best_advantage: Spread
+    decisions: tuple[NullDecision, ...]
 
 
 def null_run(
@@ -308,6 +325,7 @@ def null_run(
     *,
     within: ArrayLike | None = None,
     fprs: Sequence[float] = FPRS,
+    thresholds: Sequence[float] = (),
     repeats: int = 200,
     seed: int = 0,
 ) -> NullRun:
@@ -321,6 +339,7 @@ def null_run(
         within: a group per record; members are exchanged inside groups only. For designs that fix how many members
             each group has.
         fprs: false positive rates.
+        thresholds: from elsewhere, as in :func:`~dpaudit.attacks.measure`.
         repeats: how many shuffles.
         seed: of the shuffles.
 
@@ -333,15 +352,34 @@ def null_run(
         raise InputError(f"member must hold true and false (1 and 0), one per record, got {flags.dtype} {flags.shape}")
     rng = np.random.default_rng([check.integer("seed", seed, 0), repeats])
     steps = [check.number("fpr", f, 0.0, 1.0) for f in fprs]
-    measured = np.array([_numbers(scores, m, steps) for m in _shuffles(flags.astype(bool), within, repeats, rng)])
-    spreads = [Spread(float(c.mean()), *map(float, np.quantile(c, (0.025, 0.975)))) for c in measured.T]
-    return NullRun(repeats, spreads[0], tuple(spreads[2:]), spreads[1])
+    groups = np.zeros(len(flags), int) if within is None else np.unique(np.asarray(within), return_inverse=True)[1]
+    if groups.shape != flags.shape:
+        raise InputError(f"within must be one group per record ({len(flags)}), got shape {groups.shape}")
+    if not callable(scores):
+        scores = _of_records(scores, flags)
+        order = np.lexsort((flags, scores, groups))  # whatever order the rows came in
+        scores, flags, groups = scores[order], flags[order], groups[order]
+    cuts = tuple(thresholds)
+    shuffles = _shuffles(flags.astype(bool), groups, repeats, rng)
+    measured = np.array([_numbers(scores, m, steps, cuts, rng) for m in shuffles])
+    auc_, best, *others = (_spread(column) for column in measured.T)
+    at_cuts = others[len(steps) :]
+    triples = (NullDecision(*at_cuts[i : i + 3]) for i in range(0, len(at_cuts), 3))
+    return NullRun(repeats, auc_, tuple(others[: len(steps)]), best, tuple(triples))
 
 
-def _shuffles(member: Flags, within: ArrayLike | None, repeats: int, rng: np.random.Generator) -> Iterator[Flags]:
-    groups = np.zeros(len(member), int) if within is None else np.unique(np.asarray(within), return_inverse=True)[1]
-    if groups.shape != member.shape:
-        raise InputError(f"within must be one group per record ({len(member)}), got shape {groups.shape}")
+def _spread(values: Array) -> Spread:
+    return Spread(float(values.mean()), *map(float, np.quantile(values, (0.025, 0.975))))
+
+
+def _of_records(scores: ArrayLike, member: NDArray[Any]) -> Array:
+    found = np.asarray(scores, np.float64)
+    if found.shape != member.shape or np.isnan(found).any():
+        raise InputError(f"scores must be numbers, one per record ({len(member)}), got {found.dtype} {found.shape}")
+    return found
+
+
+def _shuffles(member: Flags, groups: NDArray[np.intp], repeats: int, rng: np.random.Generator) -> Iterator[Flags]:
     rows = [np.flatnonzero(groups == g) for g in range(int(groups.max()) + 1)]
     for _ in range(repeats):
         out = member.copy()
@@ -350,9 +388,22 @@ def _shuffles(member: Flags, within: ArrayLike | None, repeats: int, rng: np.ran
         yield out
 
 
-def _numbers(scores: ArrayLike | Score, member: Flags, fprs: Sequence[float]) -> list[float]:
-    """AUC, the best advantage, and true positive rates."""
-    curve = roc(scores(member) if callable(scores) else scores, member)
+def _numbers(
+    scores: ArrayLike | Score, member: Flags, fprs: Sequence[float], cuts: Sequence[float], rng: np.random.Generator
+) -> list[float]:
+    """AUC, the best advantage, true positive rates, and three numbers per threshold."""
+    found = np.asarray(scores(member) if callable(scores) else scores, np.float64)
+    curve = roc(found, member)
     at = np.searchsorted(curve.fpr, np.array(fprs) * (1 + 1e-9), side="right") - 1
-    area = float(np.trapezoid(curve.tpr, curve.fpr))
-    return [area, float(np.max(curve.tpr - curve.fpr)), *map(float, curve.tpr[at])]
+    area, best = float(np.trapezoid(curve.tpr, curve.fpr)), float(np.max(curve.tpr - curve.fpr))
+    return [area, best, *map(float, curve.tpr[at]), *_decided(found[member], found[~member], cuts, rng)]
+
+
+def _decided(inside: Array, outside: Array, cuts: Sequence[float], rng: np.random.Generator) -> list[float]:
+    if not cuts:
+        if min(len(inside), len(outside)) < 2:
+            return []
+        cut, inside, outside = chosen_on_half(inside, outside, rng)
+        cuts = (cut,)
+    rates = [(float(np.mean(inside > cut)), float(np.mean(outside > cut))) for cut in cuts]
+    return [number for tpr, fpr in rates for number in (tpr, fpr, tpr - fpr)]

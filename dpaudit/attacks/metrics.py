@@ -401,10 +401,15 @@ def _decisions(
         return ()
     # Drawn from the scores as well as the seed: a seed alone would always pick the same ranks.
     rng = np.random.default_rng([seed, _SPLITTING, digest(inside, outside)])
-    (look_in, test_in), (look_out, test_out) = (_halves(part, rng) for part in (inside, outside))
-    chosen = _best_threshold(look_in, look_out)
+    chosen, test_in, test_out = chosen_on_half(inside, outside, rng)
     where = "the best balanced accuracy on a random half of the records, measured on the other half"
     return (decide(test_in, test_out, chosen, where, prior, confidence),)
+
+
+def chosen_on_half(inside: Array, outside: Array, rng: np.random.Generator) -> tuple[float, Array, Array]:
+    """The threshold with the best balanced accuracy on a random half of either kind, and the other halves."""
+    (look_in, test_in), (look_out, test_out) = (_halves(part, rng) for part in (inside, outside))
+    return _best_threshold(look_in, look_out), test_in, test_out
 
 
 def _halves(values: Array, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
 from .arrays import Shadows
@@ -28,6 +27,7 @@ ENDLESS = 1000.0
 """A strength above this is taken for infinite: all records then share their law's variance, and laws are normal."""
 GROUPS, GROUP_SIZE = 20, 50
 """Of records, by the mean on their other side; at most so many, of at least so many."""
+_TINY = 1e-100
 _LEAST_BETWEEN = 1e-3  # of the variance: how much means differ at least beyond what the other side foretells
 _EQUAL = 1e-12  # squares that are less than this part of the pooled variance come from signals that are equal
 
@@ -51,7 +51,7 @@ class Moments:
     @property
     def pooled(self) -> float:
         """One variance over all records, each about its own mean; above 0."""
-        return max(float(self.squares.sum()) / max(int(self.freedom.sum()), 1), 1e-100)
+        return max(float(self.squares.sum()) / max(int(self.freedom.sum()), 1), _TINY)
 
     def without(self, signal: Array, use: NDArray[np.bool_]) -> Moments:
         """The moments had one shadow not been counted, for the records where ``use`` says that it was."""
@@ -80,40 +80,71 @@ def _empty(records: int) -> Moments:
     return Moments(np.zeros(records, np.int64), np.zeros(records), np.zeros(records))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Prior:
-    """Of a record's variance: inverse chi-squared about ``scale``, worth ``strength`` shadows (which may be infinite).
-
-    ``scale`` has shape ``(records,)``.
-    """
+    """Of every record's variance: inverse chi-squared about ``scale``, worth ``strength`` shadows (perhaps ∞)."""
 
     strength: float
-    scale: Array
+    scale: float
 
 
-def variance_prior(own: Moments, other: Moments | None = None) -> Prior:
-    """What other records, and this record's other side, say of its variance.
+def drawn_variances(own: Moments, other: Moments | None) -> tuple[Array, Array]:
+    """Variances and their degrees of freedom (∞ where one variance serves all); both of shape ``(records,)``.
+
+    A record whose signal is unsteady between models with it is so between models without it: where the other side may
+    be looked at, its squares are added, at the ratio of the pooled variances and for what they are worth here.
+    """
+    squares, freedom = own.squares, own.freedom.astype(np.float64)
+    if other is not None:
+        worth = other_side_worth(own, other)
+        squares = squares + own.pooled / other.pooled * worth * other.squares / np.maximum(other.freedom, 1)
+        freedom = freedom + worth
+    prior = variance_prior(squares, freedom)
+    if math.isinf(prior.strength):
+        return np.full(len(squares), prior.scale), np.full(len(squares), math.inf)
+    total = prior.strength + freedom
+    return (prior.strength * prior.scale + squares) / total, total
+
+
+def variance_prior(squares: Array, freedom: Array) -> Prior:
+    """What all records say of the variance of each, from their squares and degrees of freedom.
 
     The logarithm of a sample variance is, without bias, ``ln s² − ψ(d/2) + ln(d/2)``, and has variance ψ'(d/2) about
-    the true one (Smyth 2004, section 6.2). Those of one side are regressed on those of the other, since a record whose
-    signal varies much between models without it also does between models with it; what the regression leaves over,
-    less ψ'(d/2), is the variance of the prior, ψ'(strength/2).
+    the true one (Smyth 2004, section 6.2). What logarithms vary beyond that is the variance of the prior's, which is
+    ψ'(strength/2). The scale is halfway between the one that the logarithms ask for and the pooled variance, as
+    logarithms of variances from one or two shadows are unsteady, and pooled ones are those of the unsteadiest records.
     """
-    mine, theirs = _LogVariances.of(own), None if other is None else _LogVariances.of(other)
-    if mine.use.sum() < FEWEST_RECORDS:
-        return Prior(FEW_STRENGTH, np.full(len(own.count), own.pooled))
-    place = np.full(len(own.count), mine.mean(mine.value))
-    if theirs is not None and (mine.use & theirs.use).sum() >= FEWEST_RECORDS:
-        place += mine.slope_on(theirs) * np.where(theirs.use, theirs.value - theirs.mean(theirs.value), 0.0)
-    spread = mine.mean((mine.value - place) ** 2)
+    pooled = max(float(squares.sum()) / max(float(freedom.sum()), 1e-12), _TINY)
+    logs = _LogVariances.of(squares, freedom)
+    if logs.use.sum() < FEWEST_RECORDS:
+        return Prior(FEW_STRENGTH, pooled)
+    mean = logs.mean(logs.value)
     # One standard error more, so that few records are not thought to be all alike.
-    left = spread * (1 + math.sqrt(2 / mine.use.sum())) - mine.mean(mine.error)
+    left = logs.mean((logs.value - mean) ** 2) * (1 + math.sqrt(2 / logs.use.sum())) - logs.mean(logs.error)
     if left <= float(polygamma(1, ENDLESS / 2)):
-        # One variance for all, or one that the other side foretells; scaled so that the squares are as expected.
-        shape = np.exp(place - mine.mean(place))
-        return Prior(math.inf, shape * (own.squares / shape).sum() / own.freedom.sum())
-    half = _inverse_trigamma(left)
-    return Prior(2 * half, np.exp(place + digamma(half) - math.log(half)))
+        return Prior(math.inf, pooled)
+    half = float(_inverse_trigamma(np.array([left]))[0])
+    return Prior(2 * half, math.sqrt(math.exp(mean + float(digamma(half))) / half * pooled))
+
+
+def other_side_worth(own: Moments, other: Moments) -> Array:
+    """How many degrees of freedom the other side's squares are worth on this one, shape ``(records,)``.
+
+    The logarithms of a record's two sample variances differ by their errors, and by what the true ones differ. With
+    that added to its error ψ'(d/2), the other side's is as good as one with fewer degrees of freedom.
+    """
+    mine, theirs = (_LogVariances.of(side.squares, side.freedom.astype(np.float64)) for side in (own, other))
+    both, errors = mine.use & theirs.use, mine.error + theirs.error
+    if both.sum() < FEWEST_RECORDS:
+        return np.zeros(len(both))
+    weights = both / errors
+    difference = mine.value - theirs.value
+    difference = difference - np.average(difference, weights=weights)
+    spread = float(np.average(difference**2, weights=weights)) * (1 + math.sqrt(2 / both.sum()))
+    beyond = max(spread - float(np.average(errors, weights=weights)), 0.0)
+    values, where = np.unique(other.freedom, return_inverse=True)
+    worth = 2 * _inverse_trigamma(polygamma(1, np.maximum(values, 1) / 2) + beyond)
+    return np.where(values > 0, worth, 0.0)[where]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,24 +162,17 @@ class _LogVariances:
     error: Array
 
     @classmethod
-    def of(cls, side: Moments) -> _LogVariances:
-        use = (side.freedom > 0) & (side.squares > _EQUAL * side.pooled)
-        freedom = np.where(use, side.freedom, 1)
-        half = np.arange(1, freedom.max() + 1) / 2  # a few values only, so that special functions are cheap
-        bias, error = np.log(half) - digamma(half), polygamma(1, half)
-        logs = np.log(np.where(use, side.squares, 1.0) / freedom) + bias[freedom - 1]
-        return cls(use, np.where(use, logs, 0.0), error[freedom - 1])
+    def of(cls, squares: Array, freedom: Array) -> _LogVariances:
+        pooled = float(squares.sum()) / max(float(freedom.sum()), 1e-12)
+        use = (freedom > 0) & (squares > _EQUAL * pooled)
+        values, where = np.unique(np.where(use, freedom, 1.0), return_inverse=True)  # few, as these functions are slow
+        bias, error = np.log(values / 2) - digamma(values / 2), polygamma(1, values / 2)
+        logs = np.log(np.where(use, squares, 1.0) / values[where]) + bias[where]
+        return cls(use, np.where(use, logs, 0.0), error[where])
 
     def mean(self, values: Array) -> float:
         """The weighted mean of numbers about the records that are used."""
         return float(np.average(values, weights=self.use / self.error))
-
-    def slope_on(self, other: _LogVariances) -> float:
-        """The slope of the regression on the other side's logarithms."""
-        weights = (self.use & other.use) / (self.error * other.error)
-        x, y = (v - np.average(v, weights=weights) for v in (other.value, self.value))
-        variance = float(np.average(x * x, weights=weights))
-        return float(np.average(x * y, weights=weights)) / variance if variance > 0 else 0.0
 
 
 def plain_means(own: Moments, other: Moments | None, variance: Array) -> tuple[Array, Array]:
@@ -203,6 +227,10 @@ def _curve(x: Array, known: NDArray[np.bool_], y: Array, groups: list[Counts]) -
     return np.interp(x, [xs[group].mean() for group in groups], [ys[group].mean() for group in groups])
 
 
-def _inverse_trigamma(value: float) -> float:
-    """The x > 0 with ψ'(x) = value."""
-    return math.exp(brentq(lambda log: float(polygamma(1, math.exp(log))) - value, -20.0, 20.0))
+def _inverse_trigamma(values: Array) -> Array:
+    """The x > 0 with ψ'(x) = value, by Newton's method on 1/ψ' from below (Smyth 2004, appendix)."""
+    x = 0.5 + 1 / values
+    for _ in range(30):
+        slope = polygamma(1, x)
+        x = x + slope * (1 - slope / values) / polygamma(2, x)
+    return np.asarray(x, np.float64)

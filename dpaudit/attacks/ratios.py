@@ -96,8 +96,11 @@ def rmia_leave_one_out(
 ) -> Array:
     """Each model in turn as the target, all others as its shadows; shape ``(models, records)``.
 
-    For ROC figures only, as :func:`dpaudit.attacks.lira_leave_one_out`. Arguments as in :func:`rmia`, where
+    For ROC figures only, as :func:`dpaudit.attacks.lira_leave_one_out`. Arguments and errors as in :func:`rmia`, where
     ``population_signals`` has shape ``(models, population)``.
+
+    >>> rmia_leave_one_out(np.log([[0.9], [0.4], [0.5]]), [[1], [0], [0]], np.log([[0.6], [0.5], [0.6]])).tolist()
+    [[1.0], [0.0], [0.0]]
     """
     check.choice("mode", mode, MODES)
     gamma, a = check.positive("gamma", gamma), check.number("offline_a", offline_a, 0, 1)
@@ -131,6 +134,10 @@ def tune_offline_a(
 
     Raises:
         InputError: as :func:`rmia_leave_one_out`, or a shadow with all records or with none.
+
+    >>> p, z = [[0.9, 0.3], [0.5, 0.6], [0.8, 0.2], [0.4, 0.5]], [[0.6], [0.5], [0.6], [0.7]]
+    >>> tune_offline_a(np.log(p), [[1, 0], [0, 1], [1, 0], [0, 1]], np.log(z), [0.2, 0.4])
+    0.4
     """
     member = np.asarray(shadow_member)
     best, found = -math.inf, 0.0

@@ -35,6 +35,7 @@ class Attack:
         default: whether it is run unasked where its needs are met.
         without: whether a record must have a shadow that was not trained on it.
         most_shadows: how many shadows at most are put in the target's place to find thresholds.
+        most_pairs: shadows × records beyond which it is run only when it is named, for the time it would take.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Attack:
     default: bool = True
     without: bool = False
     most_shadows: int = 16
+    most_pairs: int | None = None
 
     def missing(self, evidence: Evidence) -> tuple[str, ...]:
         """Needs that are not met."""
@@ -150,6 +152,7 @@ _LISTED = (
     Attack(
         "learned", "Learned", ("outputs", "labels", "shadows", "shadow outputs"), "Shokri et al. 2017",
         lambda e, seed: learned(e.logits, e.labels, e.shadow_logits, e.shadow_member, seed=seed), most_shadows=1,
+        most_pairs=1_000_000,
     ),
     Attack(
         "loss-traces", "Loss traces", ("traces",), "after Pollock et al. 2024: mean loss over training",

@@ -13,7 +13,7 @@ from scipy.special import betaln, gammaln, hyp2f1, log_ndtr, stdtr
 from .. import check
 from ..errors import InputError
 from .arrays import Shadows
-from .moments import Moments, both_sides, drawn_means, plain_means, variance_prior
+from .moments import Moments, both_sides, drawn_means, drawn_variances, plain_means
 from .published import FIXED, PUBLISHED, published_lira
 
 Array = NDArray[np.float64]
@@ -48,6 +48,11 @@ def lira(
 
     Raises:
         InputError: shapes that do not fit, NaN or infinite signals, or too few shadows for the variance asked for.
+
+    >>> shadows = [[5.0, 1.0], [6.0, 2.0], [1.0, 6.0], [2.0, 5.0]]
+    >>> member = [[1, 0], [1, 0], [0, 1], [0, 1]]
+    >>> lira([5.5, 1.5], shadows, member, variance="pooled").round(6).tolist()
+    [16.0, -16.0]
     """
     check.choice("mode", mode, MODES)
     check.choice("variance", variance, VARIANCES)
@@ -69,6 +74,10 @@ def lira_leave_one_out(signals: ArrayLike, member: ArrayLike, mode: str = "onlin
 
     For ROC figures only: a score here depends on the coins of the other models, which no bound allows. Where exactly
     half of the models have a record, the others tell what the target has, and scores lie below chance: flip coins.
+    Arguments and errors as in :func:`lira`, where the shadows are one fewer.
+
+    >>> lira_leave_one_out([[5.0], [6.0], [4.0], [1.0], [2.0], [0.0]], [[1], [1], [1], [0], [0], [0]]).shape
+    (6, 1)
     """
     check.choice("mode", mode, MODES)
     check.choice("variance", variance, VARIANCES)
@@ -145,12 +154,7 @@ def _law(own: Moments, other: Moments | None, variance: str) -> _Law:
         spread = np.full(len(own.mean), own.pooled)
         mean, doubt = plain_means(own, other, spread)
         return _Law(mean, np.sqrt(spread * np.where(own.count > 0, 1.0, 1.0 + doubt)))
-    prior = variance_prior(own, other)
-    if math.isinf(prior.strength):
-        mean, doubt = drawn_means(own, other, prior.scale)
-        return _Law(mean, np.sqrt(prior.scale * (1 + doubt)))
-    freedom = np.asarray(prior.strength + own.freedom, np.float64)
     # Squares are about the record's own mean: one far from what is expected of it is no noisier for that.
-    spread = (prior.strength * prior.scale + own.squares) / freedom
+    spread, freedom = drawn_variances(own, other)
     mean, doubt = drawn_means(own, other, spread)
-    return _Law(mean, np.sqrt(spread * (1 + doubt)), freedom)
+    return _Law(mean, np.sqrt(spread * (1 + doubt)), None if math.isinf(freedom[0]) else freedom)

@@ -29,6 +29,9 @@ def cross_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
 
     Raises:
         InputError: shapes that do not fit, logits that are not finite, labels that are not there.
+
+    >>> cross_entropy([[0.0, 0.0], [3.0, 0.0]], [0, 1]).round(3).tolist()
+    [0.693, 3.049]
     """
     return _labelled(lambda z, y: _softplus(-_margins_of(z, y)), logits, labels)
 
@@ -38,6 +41,9 @@ def logit_margin(logits: ArrayLike, labels: ArrayLike) -> Array:
 
     It is computed from logits, as the label's logit less the log-sum-exp of the others, and so stays exact where p
     rounds to 0 or 1. Arguments as in :func:`cross_entropy`.
+
+    >>> logit_margin([[50.0, 0.0], [60.0, 0.0]], [0, 0]).tolist()
+    [50.0, 60.0]
     """
     return _labelled(_margins_of, logits, labels)
 
@@ -47,6 +53,9 @@ def confidence(logits: ArrayLike, labels: ArrayLike | None = None) -> Array:
 
     Log-odds order records as the probability does, and go on where it rounds to 1. With labels it is
     :func:`logit_margin`. Arguments as in :func:`cross_entropy`.
+
+    >>> confidence([[-2.0, 1.0]]).tolist(), confidence([[-2.0, 1.0]], [0]).tolist()
+    ([3.0], [-3.0])
     """
     if labels is not None:
         return logit_margin(logits, labels)
@@ -54,7 +63,13 @@ def confidence(logits: ArrayLike, labels: ArrayLike | None = None) -> Array:
 
 
 def entropy(logits: ArrayLike) -> Array:
-    """The negated entropy Σ p ln p of the prediction (Salem et al. 2019), in nats: a low entropy says "member"."""
+    """The negated entropy Σ p ln p of the prediction (Salem et al. 2019), in nats: a low entropy says "member".
+
+    Logits as in :func:`cross_entropy`; shape ``(..., records)``.
+
+    >>> entropy([[0.0, 0.0], [9.0, 0.0]]).round(4).tolist()
+    [-0.6931, -0.0012]
+    """
     return _by_blocks(lambda z, _: _negative_entropy(z), logits, None)
 
 
@@ -63,6 +78,9 @@ def modified_entropy(logits: ArrayLike, labels: ArrayLike) -> Array:
 
     (1 − p(label)) ln p(label) + Σ over other classes of p ln(1 − p); 0 is a certain and right prediction, −∞ a certain
     and wrong one. Arguments as in :func:`cross_entropy`.
+
+    >>> modified_entropy([[9.0, 0.0], [9.0, 0.0]], [0, 1]).round(2).tolist()
+    [-0.0, -18.0]
     """
     return _labelled(_negative_modified_entropy, logits, labels)
 
@@ -71,12 +89,22 @@ def correctness(logits: ArrayLike, labels: ArrayLike) -> Array:
     """1 where the label's logit is above all others, else 0: the gap attack (Yeom et al. 2018).
 
     A shared largest logit counts as wrong, whatever the order of the classes. Arguments as in :func:`cross_entropy`.
+
+    >>> correctness([[2.0, 1.0], [2.0, 1.0], [1.0, 1.0]], [0, 1, 0]).tolist()
+    [1.0, 0.0, 0.0]
     """
     return _labelled(lambda z, y: (_own(z, y) > _without(z, y).max(axis=1)).astype(np.float64), logits, labels)
 
 
 def loss_threshold(losses: ArrayLike) -> Array:
-    """The simplest attack (Yeom et al. 2018): a small loss says "member". Scores of the shape of ``losses``."""
+    """The simplest attack (Yeom et al. 2018): a small loss says "member". Scores of the shape of ``losses``.
+
+    Raises:
+        InputError: NaN among the losses.
+
+    >>> loss_threshold([0.1, 2.0]).tolist()
+    [-0.1, -2.0]
+    """
     scores = -np.asarray(losses, np.float64)
     if np.isnan(scores).any():
         raise InputError(f"losses must be numbers, got NaN in {int(np.isnan(scores).sum())} of {scores.size} places")

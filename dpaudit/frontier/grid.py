@@ -219,7 +219,7 @@ def make_grid(
         raise InputError(f"the data must have at least 2 test records, one to choose on and one to report on, "
                          f"got {len(_test(data))}")  # fmt: skip
     plain = _reference(spec, settings) if reference else None
-    code = code_of(spec.model_copy(update={"trainers": (chosen,)}))
+    code = code_of(spec.model_copy(update={"trainers": (chosen,)}), "frontier")
     return Grid(
         spec, chosen.name, settings, plain, data, levels, clip_norms, repeats, delta, within,
         None if budget is None else float(budget), code,

@@ -20,9 +20,10 @@ def document(found: Inference) -> dict[str, Any]:
         "schema": SCHEMA,
         "name": found.name,
         "headline": words.headline(found),
-        "biased_split": None if found.baseline is None else found.biased,
+        "biased_split": True if found.biased else None if found.baseline is None else False,
         "blind_baseline": None if found.baseline is None else asdict(found.baseline),
         "blind_baseline_words": words.baseline(found),
+        "shadow_split": _shadow_split(found),
         "records": {"members": found.members, "others": found.others},
         "rule": {"significance": found.significance, "tests": len(found.tests), "words": words.rule(found)},
         "findings": [asdict(test) for test in found.findings],
@@ -36,6 +37,12 @@ def document(found: Inference) -> dict[str, Any]:
     }
     out: dict[str, Any] = plain(facts, "attack")
     return out
+
+
+def _shadow_split(found: Inference) -> dict[str, Any] | None:
+    if found.shadow_split is None:
+        return None
+    return {"p_value": found.shadow_split, "biased": found.biased_shadows, "words": words.shadow_split(found)}
 
 
 def _attack(found: Inference, result: AttackResult) -> dict[str, Any]:

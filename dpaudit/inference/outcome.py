@@ -67,6 +67,8 @@ class Inference:
         ids: of the records, or None. Retained, never released.
         baseline: whether members can be told without the model; None where that could not be asked, see
             ``baseline_note``.
+        shadow_split: whether the number of shadows that had a record tells if the target had it: the p-value, exact and
+            two-sided; None without shadows.
         results: one per attack, in the order of the registry.
         refused: attacks that were not run, and why.
         tests: all tests, with their adjusted p-values.
@@ -82,6 +84,7 @@ class Inference:
     ids: tuple[str, ...] | None
     baseline: Baseline | None
     baseline_note: str
+    shadow_split: float | None
     results: tuple[AttackResult, ...]
     refused: tuple[tuple[str, str], ...]
     tests: tuple[Test, ...]
@@ -104,8 +107,23 @@ class Inference:
 
     @property
     def biased(self) -> bool:
-        """Whether members could be told from non-members without the model."""
+        """Whether members could be told from non-members without the model, by the records or by the shadows."""
+        return self.biased_records or self.biased_shadows
+
+    @property
+    def biased_records(self) -> bool:
+        """Whether features or labels tell members from non-members."""
         return self.baseline is not None and self.baseline.biased
+
+    @property
+    def biased_shadows(self) -> bool:
+        """Whether the shadows' own membership does."""
+        return self.shadow_split is not None and self.shadow_split <= self.split_level
+
+    @property
+    def split_level(self) -> float:
+        """The level of each of the two questions about the split: together they are wrong at the significance."""
+        return self.significance if self.shadow_split is None else self.significance / 2
 
     @property
     def findings(self) -> tuple[Test, ...]:

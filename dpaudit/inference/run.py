@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import check
-from ..attacks.chance import draws_for, holm
+from ..attacks.chance import area_p_value, draws_for, holm
 from ..attacks.controls import LEAST, Baseline, blind_baseline, null_run
 from ..attacks.evidence import Evidence
 from ..attacks.metrics import FPRS, PRIOR, Measures, measure, slices, threshold
 from ..attacks.registry import ATTACKS, Attack
 from ..bounds.designs import digest
-from ..errors import InputError
+from ..errors import InputError, MissingExtra
 from ..records import BoolArray
 from ..runner import environment
 from .outcome import AttackResult, Inference, Test
@@ -63,7 +63,8 @@ def infer(
     tell = progress or (lambda *_: None)
     chosen, refused = _chosen(source.evidence, attacks)
     tell(0, len(chosen) + 1, "blind baseline")
-    baseline, note = _baseline(source, seed, significance)
+    shadow_split = _shadow_split(source, seed)
+    baseline, note = _baseline(source, seed, significance if shadow_split is None else significance / 2)
     draws = draws_for(len(chosen) * (_per_attack(source) + 2 * len(FPRS)), significance)
     results: list[AttackResult] = []
     said: list[str] = []
@@ -71,7 +72,7 @@ def infer(
         tell(number + 1, len(chosen) + 1, attack.title)
         try:
             results.append(_attacked(attack, source, prior, seed, draws, said))
-        except InputError as error:
+        except (InputError, MissingExtra) as error:
             if attacks is not None:
                 raise
             refused.append((attack.name, str(error)))
@@ -83,6 +84,7 @@ def infer(
         ids=source.ids,
         baseline=baseline,
         baseline_note=note,
+        shadow_split=shadow_split,
         results=tuple(results),
         refused=tuple(refused),
         tests=_tests(results),
@@ -114,11 +116,22 @@ def _chosen(evidence: Evidence, names: Sequence[str] | None) -> tuple[list[Attac
         for attack in chosen:
             attack.require(evidence)
         return chosen, []
-    usable = [a for a in ATTACKS.values() if a.default and not a.missing(evidence)]
-    rest = [(a.name, f"needs {', '.join(a.missing(evidence))}") for a in ATTACKS.values() if a.missing(evidence)]
-    if not usable:
-        raise InputError(_nothing_to_run(evidence, rest))
-    return usable, rest
+    chosen, refused = [], []
+    for attack in ATTACKS.values():
+        missing = attack.missing(evidence)
+        if missing:
+            refused.append((attack.name, f"needs {', '.join(missing)}"))
+        elif not attack.default or _is_long(attack, evidence):
+            refused.append((attack.name, f"only when named: --attack {attack.name}"))
+        else:
+            chosen.append(attack)
+    if not chosen:
+        raise InputError(_nothing_to_run(evidence, refused))
+    return chosen, refused
+
+
+def _is_long(attack: Attack, evidence: Evidence) -> bool:
+    return attack.most_pairs is not None and np.size(evidence.shadow_member) > attack.most_pairs
 
 
 def _nothing_to_run(evidence: Evidence, refused: Sequence[tuple[str, str]]) -> str:
@@ -141,6 +154,14 @@ def _baseline(source: Source, seed: int, significance: float) -> tuple[Baseline 
     return blind_baseline(source.x, source.member, source.labels, seed=seed, significance=significance), ""
 
 
+def _shadow_split(source: Source, seed: int) -> float | None:
+    """Do the coins of the shadows tell those of the target? Then an attack may have learnt from them alone."""
+    if source.evidence.shadow_member is None:
+        return None
+    count = np.asarray(source.evidence.shadow_member).sum(axis=0).astype(np.float64)
+    return min(1.0, 2 * min(area_p_value(sign * count, source.member, seed) for sign in (1, -1)))
+
+
 def _attacked(attack: Attack, source: Source, prior: float, seed: int, draws: int, said: list[str]) -> AttackResult:
     rows = np.flatnonzero(attack.usable(source.evidence))
     member = source.member[rows]
@@ -151,14 +172,16 @@ def _attacked(attack: Attack, source: Source, prior: float, seed: int, draws: in
         warnings.simplefilter("always")
         scores = _scores(attack, source.evidence, rows, seed)
     said.extend(f"{attack.title}: {w.message}." for w in warned)
+    cuts = _thresholds(attack, source.evidence, seed)
+    repeats = int(np.clip(_NULL_SCORES // len(scores), 20, 200))
     options: dict[str, Any] = {"prior": prior, "confidence": CONFIDENCE, "seed": seed, "draws": draws}
     return AttackResult(
         attack=attack,
         rows=rows,
         member=member,
         scores=scores,
-        measures=measure(scores, member, thresholds=_thresholds(attack, source.evidence, seed), **options),
-        null=null_run(scores, member, repeats=int(np.clip(_NULL_SCORES // len(scores), 20, 200)), seed=seed),
+        measures=measure(scores, member, thresholds=cuts, **options),
+        null=null_run(scores, member, thresholds=tuple(cuts.values()), repeats=repeats, seed=seed),
         slices=tuple(
             part
             for column, values in source.groups.items()

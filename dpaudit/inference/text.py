@@ -24,6 +24,8 @@ def _lines(found: Inference) -> Iterator[str]:
     yield ""
     yield "Without the model"
     yield from _wrap(words.baseline(found), "  ")
+    if found.shadow_split is not None:
+        yield from _wrap(words.shadow_split(found), "  ")
     yield ""
     yield _columns("attack", "AUC", "(null)", "TPR at 1 %", "(null)", "at 0.1 %", "beyond luck?")
     yield "-" * WIDTH
@@ -78,8 +80,8 @@ def _attack(found: Inference, result: AttackResult) -> Iterator[str]:
             yield _row("  PPV there", words.share(point.ppv), "")
     yield _row("best advantage", w.percent(measures.best_advantage), words.spread(null.best_advantage))
     yield from _wrap(f"best advantage: {words.optimistic(measures)}", "  ")
-    for decision in measures.decisions:
-        yield from _wrap(words.decision(decision), "  ")
+    for decision, luck_there in zip(measures.decisions, null.decisions, strict=True):
+        yield from _wrap(words.decision(decision, luck_there), "  ")
     for part in result.slices:
         counts = f"{part.members:,} members, {part.others:,} others"
         yield _row(f"AUC, {part.column} {part.value}"[:30], words.part(part), counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..attacks.controls import Spread
+from ..attacks.controls import NullDecision, Spread
 from ..attacks.metrics import Area, Decision, Measures, Point, Rate, Share, Slice
 from ..report import wording as w
 from .outcome import AttackResult, Inference
@@ -32,7 +32,8 @@ def headline(found: Inference) -> str:
 
 
 def _told(found: Inference) -> str:
-    assert found.baseline is not None
+    if not found.biased_records or found.baseline is None:
+        return f"the shadows' membership tells the target's (p = {w.p_value(found.shadow_split)})."
     return (
         f"members can be told from non-members without the model ({found.baseline.classifier}, AUC "
         f"{found.baseline.auc:.3f}, p = {w.p_value(found.baseline.p_value)})."
@@ -74,6 +75,19 @@ def baseline(found: Inference) -> str:
             "from one pool at random and measure again: every number below may come from the split."
         )
     return f"{seen} no better than luck (AUC: {aucs}; {p}). A bias that these classifiers do not see is not excluded."
+
+
+def shadow_split(found: Inference) -> str:
+    """Whether the shadows' membership tells the target's; empty without shadows."""
+    if found.shadow_split is None:
+        return ""
+    p = f"p = {w.p_value(found.shadow_split)}, exact, two-sided"
+    if found.biased_shadows:
+        return (
+            f"How many shadows had a record tells whether the target had it ({p}), so that an attack with shadows may "
+            "have learnt it from them. Flip the shadows' coins independently of the target's, never in exact halves."
+        )
+    return f"How many shadows had a record does not tell whether the target had it ({p})."
 
 
 def rule(found: Inference) -> str:
@@ -160,11 +174,12 @@ def spread(value: Spread, percent: bool = True) -> str:
     return f"{value.mean:.3f} ({value.low:.3f}–{value.high:.3f})"
 
 
-def decision(value: Decision) -> str:
-    """One threshold's outcome, in a sentence."""
+def decision(value: Decision, null: NullDecision) -> str:
+    """One threshold's outcome with its null, in a sentence; the PPV's null is the prior."""
     return (
         f"threshold from {value.source}: TPR {rate(value.tpr)}, FPR {rate(value.fpr)}, balanced accuracy "
-        f"{share(value.balanced_accuracy)}, advantage {share(value.advantage)}, PPV {share(value.ppv)}"
+        f"{share(value.balanced_accuracy)}, advantage {share(value.advantage)} where shuffled membership has "
+        f"{spread(null.advantage)}, PPV {share(value.ppv)}"
     )
 
 
@@ -183,6 +198,12 @@ def beyond_luck(found: Inference, result: AttackResult) -> tuple[str, str]:
         return "no", ""
     best = min(tests, key=lambda t: t.adjusted)
     return f"yes, p = {w.p_value(best.adjusted)}", best.metric
+
+
+def balanced(null: NullDecision) -> Spread:
+    """The balanced accuracy of shuffled membership."""
+    gap = null.advantage
+    return Spread((1 + gap.mean) / 2, (1 + gap.low) / 2, (1 + gap.high) / 2)
 
 
 def verdict(found: Inference, result: AttackResult) -> str:

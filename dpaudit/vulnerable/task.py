@@ -218,7 +218,7 @@ def make_task(
     models = check.integer("models", models, LEAST_MODELS)
     significance = check.significance(significance)
     levels = _levels(source, _targets(epsilons))
-    task = Task(source, seed, levels, shortlist, (), models, significance, code_of(source.spec))
+    task = Task(source, seed, levels, shortlist, (), models, significance, code_of(source.spec, "vulnerable"))
     drawn = np.random.default_rng(task._stream(_ORDINARY)).choice(records, shortlist, replace=False)
     return replace(task, ordinary=tuple(int(i) for i in drawn))
 

@@ -122,7 +122,26 @@ class TestNullRun:
         cheat = null_run(lambda m: noise + 0.5 * m, member, repeats=40)
         fair = null_run(lambda m: noise, member, repeats=40)
         assert cheat.auc.low > 0.55 and fair.auc.low < 0.5
-        assert fair == null_run(noise, member, repeats=40)
+
+    def test_thresholds_have_their_null_too(self):
+        rng = np.random.default_rng(7)
+        scores, member = rng.normal(size=600), rng.random(600) < 0.5
+        one, two = null_run(scores, member, thresholds=[0.0, 2.0]).decisions
+        assert one.tpr.mean == pytest.approx(np.mean(scores > 0.0), abs=0.01)
+        assert two.fpr.mean == pytest.approx(np.mean(scores > 2.0), abs=0.01)
+        for found in (one, two, *null_run(scores, member).decisions):
+            assert found.advantage.low <= 0.0 <= found.advantage.high
+            assert abs(found.advantage.mean) < 0.02
+        assert len(null_run(scores, member).decisions) == 1  # half of the records chose it
+        assert null_run(scores[:3], [1, 0, 1], repeats=5).decisions == ()
+
+    def test_the_order_of_rows_is_irrelevant(self):
+        rng = np.random.default_rng(6)
+        scores, member, groups = rng.integers(9, size=80) / 2, rng.random(80) < 0.4, rng.integers(3, size=80)
+        order = rng.permutation(80)
+        for within in (None, groups):
+            there = None if within is None else within[order]
+            assert null_run(scores[order], member[order], within=there) == null_run(scores, member, within=within)
 
     def test_shuffles_stay_within_groups(self):
         groups = np.arange(100) % 2

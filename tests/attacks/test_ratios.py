@@ -213,3 +213,10 @@ def test_one_model_has_no_others():
     _, s, member, _, shadow_z, _ = world()
     with pytest.raises(InputError, match="at least 2 models"):
         rmia_leave_one_out(s[:1], member[:1], shadow_z[:1])
+
+
+def test_one_shadow_is_enough_online():
+    """LeakPro #228: a single shadow is no reason to crash."""
+    x, s, member, z, shadow_z, truth = world(2)
+    scores = rmia(x, s[:1], member[:1], z, shadow_population_signals=shadow_z[:1])
+    assert auc(scores, truth) > 0.6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,23 @@ def test_a_biased_split_comes_before_everything_else(source: Source, tmp_path: P
     assert page.index("The split is biased") < page.index("Loss threshold")
 
 
+def test_shadows_that_tell_of_the_target_bias_the_split(source: Source) -> None:
+    """Exact halves: each model in turn the target, where half of all models had each record."""
+    rng = np.random.default_rng(3)
+    member = rng.permuted(np.tile(np.arange(10)[:, None] < 5, (1, RECORDS)), axis=0)
+    losses = rng.exponential(size=(10, RECORDS))
+    halves = Evidence(losses=losses[0], shadow_losses=losses[1:], shadow_member=member[1:])
+    found = infer(Source("halves", halves, member[0], labels=source.labels), attacks=["lira"])
+    assert found.biased and found.biased_shadows and not found.biased_records
+    assert (
+        render_text(found).splitlines()[2].startswith("The split is biased: the shadows' membership tells the target's")
+    )
+    coins = replace(halves, shadow_member=rng.random((9, RECORDS)) < 0.5)
+    fair = infer(Source("coins", coins, member[0], labels=source.labels), attacks=["lira"])
+    assert not fair.biased and document(fair)["shadow_split"]["p_value"] > 0.025
+    assert infer(Source("none", Evidence(losses=losses[0]), member[0])).shadow_split is None
+
+
 def test_a_missing_baseline_is_said(source: Source) -> None:
     few = np.flatnonzero(source.member)[:12].tolist() + np.flatnonzero(~source.member)[:12].tolist()
     losses = source.evidence.target
@@ -128,6 +146,26 @@ def test_a_missing_baseline_is_said(source: Source) -> None:
     bare = Source("bare", Evidence(losses=losses), source.member)
     assert "neither features" in " ".join(render_text(infer(bare)).split())
     assert document(infer(bare))["biased_split"] is None
+
+
+def test_the_order_of_records_is_irrelevant(source: Source) -> None:
+    order = np.random.default_rng(1).permutation(RECORDS)
+    assert source.x is not None and source.labels is not None
+    moved = replace(
+        source, evidence=source.evidence.of(order), member=source.member[order], x=source.x[order],
+        labels=source.labels[order], groups={k: v[order] for k, v in source.groups.items()},
+    )  # fmt: skip
+    names = ["loss", "correctness", "calibrated-loss", "lira"]
+    assert render_text(infer(moved, attacks=names)) == render_text(infer(source, attacks=names))
+
+
+def test_without_scikit_learn_its_attack_is_left_out_and_named(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [m for m in sys.modules if m.split(".")[0] == "sklearn"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    found = infer(replace(source, x=None, groups={}))
+    assert "dpaudit[train]" in dict(found.refused)["learned"]
+    assert found.baseline is not None  # labels alone ask for no classifier
 
 
 def test_records_that_every_shadow_had_are_left_out_and_counted(source: Source) -> None:

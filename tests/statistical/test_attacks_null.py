@@ -28,7 +28,7 @@ from dpaudit.attacks.metrics import Measures, auc, roc
 pytestmark = pytest.mark.statistical
 
 FULL = bool(os.environ.get("DPAUDIT_FULL"))
-WORLDS = 2000 if FULL else 200
+WORLDS = 1000 if FULL else 200
 SIGNIFICANCE, RECORDS, SHADOWS, CLASSES, OTHERS, STEPS = 0.05, 120, 6, 3, 60, 12
 SLOW = ("learned", "exposure-extrapolated")  # a classifier or a fit per world: by themselves below, in fewer worlds
 NAMES = [name for name in ATTACKS if name not in SLOW]
