@@ -111,8 +111,9 @@ def variance_prior(squares: Array, freedom: Array) -> Prior:
 
     The logarithm of a sample variance is, without bias, ``ln s² − ψ(d/2) + ln(d/2)``, and has variance ψ'(d/2) about
     the true one (Smyth 2004, section 6.2). What logarithms vary beyond that is the variance of the prior's, which is
-    ψ'(strength/2). The scale is halfway between the one that the logarithms ask for and the pooled variance, as
-    logarithms of variances from one or two shadows are unsteady, and pooled ones are those of the unsteadiest records.
+    ψ'(strength/2). The scale is between the one that the logarithms ask for and the pooled variance: logarithms of
+    variances from one or two shadows are unsteady, but where variances differ greatly (a small strength), the pooled
+    one is that of a few records. The pooled one has the weight 1 − 1/strength in the logarithm.
     """
     pooled = max(float(squares.sum()) / max(float(freedom.sum()), 1e-12), _TINY)
     logs = _LogVariances.of(squares, freedom)
@@ -124,7 +125,9 @@ def variance_prior(squares: Array, freedom: Array) -> Prior:
     if left <= float(polygamma(1, ENDLESS / 2)):
         return Prior(math.inf, pooled)
     half = float(_inverse_trigamma(np.array([left]))[0])
-    return Prior(2 * half, math.sqrt(math.exp(mean + float(digamma(half))) / half * pooled))
+    trust = max(1 - 1 / (2 * half), 0.0)
+    logarithm = (1 - trust) * (mean + float(digamma(half)) - math.log(half)) + trust * math.log(pooled)
+    return Prior(2 * half, math.exp(logarithm))
 
 
 def other_side_worth(own: Moments, other: Moments) -> Array:

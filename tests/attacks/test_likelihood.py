@@ -12,7 +12,7 @@ from scipy.stats import norm, t
 from dpaudit.attacks import arrays as cutting
 from dpaudit.attacks import auc, cross_entropy, lira, lira_leave_one_out, logit_margin, loss_threshold, rmia
 from dpaudit.attacks.arrays import Shadows
-from dpaudit.attacks.moments import both_sides, variance_prior
+from dpaudit.attacks.moments import both_sides, drawn_means, drawn_variances
 from dpaudit.attacks.shadow import MODES, VARIANCES, _log_student_tail
 from dpaudit.errors import InputError
 
@@ -81,45 +81,25 @@ def test_one_sided_and_two_sided_are_two_attacks():
         assert low > middle < high
 
 
-def shrunk_by_hand(own, strength, scale, expected=0.0, weight=0.0):
-    """One record: the predictive law, where the prior mean is worth ``weight`` shadows."""
-    freedom = strength + len(own) - 1
-    variance = (strength * scale + np.square(own - own.mean()).sum()) / freedom
-    total = weight + len(own)
-    return t(freedom, (weight * expected + own.sum()) / total, np.sqrt(variance * (1 + 1 / total)))
-
-
-def foretold(own, other, prior):
-    """What one group of fewer than 100 records says of means: the average step, and how much it varies besides."""
-    variances = (prior.strength * prior.scale + own.squares) / (prior.strength + own.count - 1)
-    step = (own.mean - other.mean).mean()
-    excess = (own.mean - other.mean - step) ** 2 / variances * (1 + np.sqrt(2 / RECORDS)) - 1 / own.count
-    return other.mean + step, 1 / max(excess.mean(), 1e-3)
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_shrinking_is_students_t_under_the_prior(mode):
+def test_shrinking_is_students_t(mode):
+    """About drawn means, with drawn variances and their degrees of freedom (test_moments.py has these by hand)."""
     signal, shadows, member, _ = world()
     shadows = shadows * np.exp(np.random.default_rng(9).normal(size=RECORDS))  # variances differ: a finite prior
     sides = both_sides(Shadows.read(signal, shadows, member))
-    beside = sides[::-1] if mode == "online" else (None, None)
-    prior_in, prior_out = (variance_prior(own, other) for own, other in zip(sides, beside, strict=True))
-    assert prior_in.strength < 100 and prior_out.strength < 100
-    in_mean = out_mean = [(0.0, 0.0)] * RECORDS
+    laws = []
+    for own, other in (sides, sides[::-1]):
+        beside = other if mode == "online" else None
+        variance, freedom = drawn_variances(own, beside)
+        mean, doubt = drawn_means(own, beside, variance)
+        laws.append(t(freedom, mean, np.sqrt(variance * (1 + doubt))))
+        assert (freedom < 100).all()
+    within, without = laws
     if mode == "online":
-        centre, weight = foretold(*sides, prior_in)
-        in_mean = [(c, weight) for c in centre]
-        centre, weight = foretold(*sides[::-1], prior_out)
-        out_mean = [(c, weight) for c in centre]
-    got = lira(signal, shadows, member, mode)
-    for j in range(RECORDS):
-        inside, outside = shadows[member[:, j], j], shadows[~member[:, j], j]
-        out = shrunk_by_hand(outside, prior_out.strength, prior_out.scale[j], *out_mean[j])
-        wanted = {"offline": -out.logsf(signal[:, j]), "offline-two-sided": -out.logpdf(signal[:, j])}.get(mode)
-        if wanted is None:
-            within = shrunk_by_hand(inside, prior_in.strength, prior_in.scale[j], *in_mean[j])
-            wanted = within.logpdf(signal[:, j]) - out.logpdf(signal[:, j])
-        assert got[:, j] == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+        wanted = within.logpdf(signal) - without.logpdf(signal)
+    else:
+        wanted = -without.logsf(signal) if mode == "offline" else -without.logpdf(signal)
+    assert lira(signal, shadows, member, mode) == pytest.approx(wanted, rel=1e-9, abs=1e-9)
 
 
 def test_shrinking_meets_both_ends():
@@ -127,8 +107,8 @@ def test_shrinking_meets_both_ends():
     rng = np.random.default_rng(1)
     member = rng.random((6, 3000)) < 0.5
     shadows = 2.0 * member + rng.normal(size=member.shape)
-    sides = both_sides(Shadows.read(shadows[0], shadows, member))
-    assert all(variance_prior(a, b).strength > 10 for a, b in (sides, sides[::-1]))
+    variance, freedom = drawn_variances(*both_sides(Shadows.read(shadows[0], shadows, member)))
+    assert (freedom > 10).all() and variance == pytest.approx(np.ones(3000), rel=0.4)
     member = rng.random((4000, RECORDS)) < 0.5
     shadows = 2.0 * member + rng.normal(0, np.linspace(0.5, 2, RECORDS), (4000, RECORDS))
     signal = rng.normal(1, 1, (3, RECORDS))

@@ -6,10 +6,21 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import polygamma
 
 from dpaudit.attacks import arrays as cutting
 from dpaudit.attacks.arrays import Shadows
-from dpaudit.attacks.moments import FEW_STRENGTH, Moments, both_sides, drawn_means, plain_means, variance_prior
+from dpaudit.attacks.moments import (
+    FEW_STRENGTH,
+    Moments,
+    _inverse_trigamma,
+    both_sides,
+    drawn_means,
+    drawn_variances,
+    other_side_worth,
+    plain_means,
+    variance_prior,
+)
 
 
 def moments(signals: np.ndarray, member: np.ndarray) -> tuple[Moments, Moments]:
@@ -51,51 +62,108 @@ def test_taking_one_out_is_as_if_it_had_not_been():
         assert got.squares == pytest.approx(wanted.squares, rel=1e-6, abs=1e-8)
 
 
+def prior_of(side: Moments):
+    return variance_prior(side.squares, side.freedom.astype(float))
+
+
 @pytest.mark.parametrize("strength", [2.0, 5.0, 20.0])
 @pytest.mark.parametrize("shadows", [6, 16, 40])
 def test_the_strength_is_found(strength, shadows):
     """Seeds of 40,000 records differ by 10 % with 6 shadows and a strength of 20, and by 3 % elsewhere."""
-    prior = variance_prior(moments(*draw(strength, shadows, 40_000))[0])
+    side = moments(*draw(strength, shadows, 40_000))[0]
+    prior = prior_of(side)
     assert prior.strength == pytest.approx(strength, rel=0.3 if shadows == 6 else 0.1)
-    assert np.allclose(prior.scale, prior.scale[0]) and prior.scale[0] == pytest.approx(1.0, rel=0.05)
+    assert 0.9 < prior.scale < 1.01 * side.pooled
 
 
 def test_equal_variances_are_pooled():
-    prior = variance_prior(moments(*draw(math.inf, 16, 40_000))[0])
+    side = moments(*draw(math.inf, 16, 40_000))[0]
+    prior = prior_of(side)
     assert prior.strength > 200
-    assert prior.scale[0] == pytest.approx(1.0, rel=0.02)
+    assert prior.scale == pytest.approx(side.pooled, rel=0.01) == pytest.approx(1.0, rel=0.02)
 
 
-def test_the_other_side_foretells():
-    """The same variance on both sides: 15 shadows on the other one are worth about as many here."""
-    signals, member = draw(2.0, 30, 20_000)
-    alone, with_other = variance_prior(moments(signals, member)[0]), variance_prior(*moments(signals, member))
-    assert alone.strength < 3 < 8 < with_other.strength < 25
-    unrelated, member = draw(2.0, 30, 20_000, between=8.0)
-    assert variance_prior(*moments(unrelated, member)).strength == pytest.approx(alone.strength, abs=1)
+def test_variances_that_differ_greatly_are_not_ruled_by_the_largest():
+    """With a strength below 1 the pooled variance, 100 times the typical one and more, has no weight."""
+    side = moments(*draw(0.8, 16, 40_000))[0]
+    assert side.pooled > 100
+    assert prior_of(side).scale == pytest.approx(1.0, rel=0.1)
+
+
+def test_the_other_side_is_worth_itself_where_variances_agree():
+    inside, outside = moments(*draw(2.0, 30, 20_000))
+    worth = other_side_worth(inside, outside)
+    assert worth == pytest.approx(outside.freedom, rel=0.3)
+    assert (worth <= outside.freedom).all()
+
+
+def test_the_other_side_is_worth_little_where_they_do_not():
+    """Logarithms differ by a normal law of variance 4 besides: thirteen degrees of freedom are worth about one."""
+    inside, outside = moments(*draw(2.0, 30, 20_000, between=2.0))
+    assert 1.0 < other_side_worth(inside, outside).max() < 1.2
+    variance, _ = drawn_variances(inside, outside)
+    alone, _ = drawn_variances(inside, None)
+    assert np.corrcoef(np.log(variance), np.log(alone))[0, 1] > 0.98
+
+
+def test_variances_are_nearer_to_the_truth():
+    """Mean squared error of logarithms, alone: the prior helps; with the other side: more."""
+    rng = np.random.default_rng(0)
+    truth = 4 / rng.chisquare(4, 5000)
+    member = rng.random((8, 5000)) < 0.5
+    inside, outside = moments(np.sqrt(truth) * rng.normal(size=member.shape), member)
+    use = inside.squares > 0
+
+    def error(variance):
+        return np.mean(np.log(variance[use] / truth[use]) ** 2)
+
+    plain, alone, both = (
+        inside.squares / np.maximum(inside.freedom, 1),
+        *(drawn_variances(inside, other)[0] for other in (None, outside)),
+    )
+    assert error(both) < 0.8 * error(alone) < 0.5 * error(plain)
+
+
+def test_by_hand():
+    """One record's variance: prior, its own squares, and the other side's for what they are worth."""
+    inside, outside = moments(*draw(3.0, 20, 500))
+    worth = other_side_worth(inside, outside)
+    lent = inside.pooled / outside.pooled * worth * outside.squares / outside.freedom
+    prior = variance_prior(inside.squares + lent, inside.freedom + worth)
+    variance, freedom = drawn_variances(inside, outside)
+    for j in (0, 77, 499):
+        assert freedom[j] == pytest.approx(prior.strength + inside.count[j] - 1 + worth[j])
+        total = prior.strength * prior.scale + inside.squares[j] + lent[j]
+        assert variance[j] == pytest.approx(total / freedom[j])
+
+
+@pytest.mark.parametrize("value", [1e-3, 0.5, 1.6449340668, 40.0, 1e6])
+def test_the_inverse_of_trigamma(value):
+    assert polygamma(1, _inverse_trigamma(np.array([value])))[0] == pytest.approx(value, rel=1e-9)
 
 
 def test_few_records_are_pooled_with_a_fixed_weight():
-    inside, _ = moments(*draw(2.0, 12, 5))
-    prior = variance_prior(inside)
-    assert prior.strength == FEW_STRENGTH
-    assert prior.scale.tolist() == [inside.pooled] * 5
+    inside, outside = moments(*draw(2.0, 12, 5))
+    prior = prior_of(inside)
+    assert (prior.strength, prior.scale) == (FEW_STRENGTH, inside.pooled)
+    assert other_side_worth(inside, outside).tolist() == [0.0] * 5
 
 
 def test_equal_signals_do_not_speak():
     """Records whose signals are all equal (saturated, or whole numbers) have no logarithm, and get a variance still."""
     signals, member = draw(5.0, 12, 2000)
-    before = variance_prior(moments(signals, member)[0]).strength
+    before = prior_of(moments(signals, member)[0]).strength
     signals[:, :500] = 3.0
-    prior = variance_prior(moments(signals, member)[0])
-    assert prior.strength == pytest.approx(before, rel=0.3)
-    assert np.isfinite(prior.scale).all() and (prior.scale > 0).all()
+    sides = moments(signals, member)
+    assert prior_of(sides[0]).strength == pytest.approx(before, rel=0.3)
+    variance, _ = drawn_variances(*sides)
+    assert np.isfinite(variance).all() and (variance > 0).all()
 
 
 def test_nothing_but_equal_signals():
     member = np.random.default_rng(0).random((8, 50)) < 0.5
-    prior = variance_prior(moments(np.ones((8, 50)), member)[0])
-    assert (prior.scale > 0).all() and np.isfinite(prior.scale).all()
+    variance, _ = drawn_variances(*moments(np.ones((8, 50)), member))
+    assert (variance > 0).all() and np.isfinite(variance).all()
 
 
 def means_world(records: int, shadows: int = 10, between: float = 0.5, seed: int = 0):
