@@ -5,6 +5,7 @@
 #   make evidence   measure what is claimed of the bounds, into docs/methods.md (five minutes on two cores)
 #   make bench      time every bound beside jax_privacy; `make peers` installs it into .venv-peers, apart from .venv
 #   make bench-accounting   time claims and calibration beside dp-accounting and Opacus
+#   make bench-attacks      time LiRA and RMIA on a million records, shadows to report; the study of LiRA's variances
 #   make bench-trainers     time private steps, stacks of models and gradient canaries beside plain torch and Opacus
 #
 # torch from PyPI brings CUDA on Linux. For the small CPU build:
@@ -21,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 PEER := .venv-peers/jax
 
-.PHONY: audit test test-all lint samples demo evidence peers bench bench-accounting bench-trainers clean
+.PHONY: audit test test-all lint samples demo evidence peers bench bench-accounting bench-attacks bench-trainers clean
 .DELETE_ON_ERROR:
 
 audit: $(READY)
@@ -51,6 +52,10 @@ bench: peers
 
 bench-accounting: $(READY)
 	$(BIN)/python benchmarks/accounting.py
+
+bench-attacks: $(READY)
+	$(BIN)/python benchmarks/attacks.py
+	$(BIN)/python benchmarks/shrinkage.py
 
 bench-trainers: $(READY)
 	$(BIN)/python benchmarks/trainers.py
