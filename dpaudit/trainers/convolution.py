@@ -286,7 +286,7 @@ class ImageStack:
             clip = clip_norm[models] if isinstance(clip_norm, Tensor) else clip_norm
             found = self._add_tile([layer[models] for layer in layers], part, clip, [total[models] for total in totals])
             if found is not None:
-                counts[:, models] += found
+                counts[: len(found), models] += found
         return totals, counts
 
     def _add_tile(

@@ -126,7 +126,7 @@ class Body(Protocol):
         """Subtract ``rate`` times the sum of the (clipped) gradients, from layers ``(K, inputs + 1, outputs)``.
 
         Returns:
-            With clipping, how many gradients of each model were scaled down and how many dropped, shape ``(2, K)``.
+            With clipping, how many gradients of each model were scaled down and how many dropped; see :func:`counted`.
         """
 
     def network(
@@ -296,22 +296,28 @@ def weigh(step: Backward, clip_norm: float | Tensor | None) -> Tensor | None:
     if clip_norm is None:
         return None
     weight, lost = weights(step.squared_norms(), clip_norm)
-    counts = counted(weight, lost, step.inputs[0][..., -1])
+    # Padding has a gradient of 0 and a weight of 1, unless the model has diverged.
+    counts = counted(weight, lost, None if lost is None else step.inputs[0][..., -1])
     scale(step, weight, lost)
     return counts
 
 
-def counted(weight: Tensor, lost: Tensor | None, real: Tensor) -> Tensor:
-    """How many gradients of each model were scaled down and how many dropped, int64, shape ``(2, K)``.
+def counted(weight: Tensor, lost: Tensor | None, real: Tensor | None) -> Tensor:
+    """How many gradients of each model were scaled down and, if there are any, how many dropped.
 
     Args:
         weight, lost: see :func:`weights`.
-        real: 0 where there is padding, which is not counted; same shape.
+        real: 0 where there is padding, which is not counted; same shape. None where padding has a weight of 1.
+
+    Returns:
+        int64, shape ``(1, K)``, or ``(2, K)`` with ``lost``.
     """
+    if real is None:
+        return (weight < 1).sum(1).unsqueeze(0)
     records = real > 0
     scaled = ((weight < 1) & records).sum(1)
     if lost is None:
-        return torch.stack([scaled, torch.zeros_like(scaled)])
+        return scaled.unsqueeze(0)
     dropped = (lost & records).sum(1)
     return torch.stack([scaled - dropped, dropped])
 
@@ -382,7 +388,7 @@ def _descend(
     table = RecordTable(data, place)
     rate = settings.learning_rate / settings.divisor(data)
     noise = None if privacy.deviation is None else _noise(seeds, layers)
-    parts = [] if noise is None else _cut(torch.as_tensor(noise.rows), layers)
+    flat = [layer.view(len(layer), -1) for layer in layers]
     counts, done = np.zeros((len(seeds), settings.steps, 3), np.int32), 0
     generators = [stream(s, "sampling") for s in seeds]
     for block in batch_blocks(generators, member, settings.sampling_rate, settings.steps, settings.sampler):
@@ -395,10 +401,9 @@ def _descend(
                 batch = table.batch(chosen[:, : max(sizes)], sizes)
                 found = body.gradient_step(layers, batch, privacy.clip_norm, rate)
                 if found is not None:
-                    counts[:, done, 1:] = found.t().cpu().numpy()
+                    counts[:, done, 1 : 1 + len(found)] = found.t().cpu().numpy()
             if noise is not None and privacy.deviation is not None:
-                noise.step()
-                _subtract_noise(layers, parts, privacy.deviation)
+                _subtract_noise(flat, noise, privacy.deviation)
             if released is not None:
                 released[:, done] = _flat(layers)
             done += 1
@@ -412,19 +417,19 @@ def _noise(seeds: Sequence[int], layers: list[Tensor]) -> NoiseSource | DeviceNo
     return DeviceNoise(seeds, parameters, layers[0].device)
 
 
-def _cut(rows: Tensor, layers: list[Tensor]) -> list[Tensor]:
-    """Views of ``rows``, shape ``(K, parameters)``, in the layers' shapes."""
-    sizes = [layer[0].numel() for layer in layers]
-    return [part.view(layer.shape) for layer, part in zip(layers, torch.split(rows, sizes, 1), strict=True)]
-
-
-def _subtract_noise(layers: list[Tensor], parts: list[Tensor], deviation: float | Tensor) -> None:
-    """Subtract ``deviation`` times standard noise."""
-    for layer, part in zip(layers, parts, strict=True):
-        if isinstance(deviation, Tensor):
-            layer.addcmul_(part, deviation[..., None], value=-1.0)
-        else:
-            layer.sub_(part, alpha=deviation)
+def _subtract_noise(layers: list[Tensor], noise: NoiseSource | DeviceNoise, deviation: float | Tensor) -> None:
+    """Subtract ``deviation`` times the next step's noise from the layers, each ``(K, parameters of the layer)``."""
+    for models, columns, piece in noise.pieces():
+        rows, start = torch.as_tensor(piece), 0
+        for layer in layers:
+            low, high = (min(max(end - start, 0), layer.shape[1]) for end in (columns.start, columns.stop))
+            if low < high:
+                part = rows[:, low + start - columns.start : high + start - columns.start]
+                if isinstance(deviation, Tensor):
+                    layer[models, low:high].addcmul_(part, deviation[models], value=-1.0)
+                else:
+                    layer[models, low:high].sub_(part, alpha=deviation)
+            start += layer.shape[1]
 
 
 def _flat(layers: Sequence[Tensor]) -> NDArray[np.float32]:

@@ -25,72 +25,77 @@ from .seeds import stream
 if TYPE_CHECKING:
     import torch
 
+COLUMNS = 2**17  # parameters of a model whose noise is made at once; another number is another stream
 PIECE = 2**18  # numbers made at once; long operations let threads work side by side, however Python's lock is passed
 WORDS = 2**14  # bits drawn at once for a model, if need be for several steps: at least so many words
 _ODD = np.uint64(2**32 + 1)  # the last bit of both halves of a word
 _UNIT, _TURN = np.float32(2.0**-32), np.float32(np.pi * 2.0**-31)
 
+Piece = tuple[slice, slice, NDArray[np.float32]]
+"""Some models, some of their parameters, and the noise of these, shape ``(models, parameters)``."""
+
 
 class NoiseSource:
-    """Standard Gaussian noise, one row per model and step, each model from its own stream.
+    """Standard Gaussian noise, each model's from its own stream.
 
-    Attributes:
-        rows: the noise of the last step, shape ``(models, parameters)``; the next step is written over it.
+    Args:
+        seeds: one per model.
+        parameters: how many each has.
     """
 
     def __init__(self, seeds: Sequence[int], parameters: int) -> None:
         self._generators = [stream(seed, "noise") for seed in seeds]
-        self._pairs = (parameters + 1) // 2
-        ahead = max(1, WORDS // self._pairs)
-        self._words = np.empty((len(seeds), ahead, self._pairs), np.uint64)
-        self.rows = np.empty((len(seeds), parameters), np.float32)
-        scratch = min(PIECE // 2, len(seeds) * self._pairs)
-        self._radius, self._angle = np.empty(scratch, np.float32), np.empty(scratch, np.float32)
-        self._next = ahead
+        self._parameters = parameters
+        self._width = min(2 * ((parameters + 1) // 2), COLUMNS)  # columns of a piece, but for the last
+        self._models = max(1, PIECE // self._width)
+        shape = min(self._models, len(seeds)), self._width // 2
+        self._radius, self._angle = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        self._out = np.empty((shape[0], self._width), np.float32)
+        self._ahead = 1 if parameters > self._width else max(1, WORDS // shape[1])
+        self._words = np.empty((len(seeds) if self._ahead > 1 else shape[0], self._ahead, shape[1]), np.uint64)
+        self._next = -1
 
     def step(self) -> NDArray[np.float32]:
-        """The next step's noise, shape ``(models, parameters)``; valid until the next call."""
-        spent = self._next == self._words.shape[1]
-        if spent:
-            self._next = 0
-        bits = self._words[:, self._next].view(np.uint32)
-        for models, pairs in self._pieces():
-            if spent and pairs.start == 0:
-                self._draw(models)  # just before they are used, while a cache has them
-            self._fill(bits[models], self.rows[models], pairs)
-        self._next += 1
-        return self.rows
+        """The next step's noise as one array, shape ``(models, parameters)``."""
+        whole = np.empty((len(self._generators), self._parameters), np.float32)
+        for models, columns, noise in self.pieces():
+            whole[models, columns] = noise
+        return whole
 
-    def _draw(self, models: slice) -> None:
-        """New bits for these models."""
-        for words, generator in zip(self._words[models], self._generators[models], strict=True):
-            np.bitwise_or(generator.bit_generator.random_raw(words.size).reshape(words.shape), _ODD, out=words)
+    def pieces(self) -> Iterator[Piece]:
+        """The next step's noise, in pieces that each overwrite the one before."""
+        self._next = (self._next + 1) % self._ahead
+        for first in range(0, len(self._generators), self._models):
+            models = slice(first, min(first + self._models, len(self._generators)))
+            for at in range(0, self._parameters, self._width):
+                columns = slice(at, min(at + self._width, self._parameters))
+                yield models, columns, self._piece(models, columns)
 
-    def _pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Models and pairs that are worked on at once."""
-        most = PIECE // 2
-        models = max(1, most // self._pairs)
-        for first in range(0, len(self.rows), models):
-            for at in range(0, self._pairs, most):
-                yield slice(first, first + models), slice(at, min(at + most, self._pairs))
-
-    def _fill(self, bits: NDArray[np.uint32], rows: NDArray[np.float32], pairs: slice) -> None:
-        """Fill the places of these pairs, number p in column p and in column ``pairs`` + p, from their bits."""
-        shape = (len(rows), pairs.stop - pairs.start)
-        size = shape[0] * shape[1]
-        radius, angle = self._radius[:size].reshape(shape), self._angle[:size].reshape(shape)
-        np.copyto(radius, bits[:, pairs])
+    def _piece(self, models: slice, columns: slice) -> NDArray[np.float32]:
+        count, pairs = models.stop - models.start, (columns.stop - columns.start + 1) // 2
+        radius, angle = self._radius[:count, :pairs], self._angle[:count, :pairs]
+        bits = self._bits(models, pairs)
+        np.copyto(radius, bits[:, :pairs])
         radius *= _UNIT
         np.log(radius, out=radius)
         radius *= np.float32(-2)
         np.sqrt(radius, out=radius)
-        second = slice(self._pairs + pairs.start, self._pairs + pairs.stop)
-        np.copyto(angle, bits[:, second].view(np.int32))
+        np.copyto(angle, bits[:, pairs:].view(np.int32))
         angle *= _TURN
-        for function, columns in ((np.cos, pairs), (np.sin, second)):
-            part = rows[:, columns]  # one column short at the end of a row of odd length
-            function(angle[:, : part.shape[1]], out=part)
-            part *= radius[:, : part.shape[1]]
+        for function, place in ((np.cos, slice(0, pairs)), (np.sin, slice(pairs, 2 * pairs))):
+            part = self._out[:count, place]
+            function(angle, out=part)
+            part *= radius
+        return self._out[:count, : columns.stop - columns.start]
+
+    def _bits(self, models: slice, pairs: int) -> NDArray[np.uint32]:
+        """New bits, ``pairs`` words of each model: just before they are used, unless they are few."""
+        rows = models if self._ahead > 1 else slice(0, models.stop - models.start)
+        words = self._words[rows, :, :pairs]
+        if self._next == 0:
+            for own, generator in zip(words, self._generators[models], strict=True):
+                np.bitwise_or(generator.bit_generator.random_raw(own.size).reshape(own.shape), _ODD, out=own)
+        return words[:, self._next].view(np.uint32)
 
 
 class DeviceNoise:
@@ -102,10 +107,15 @@ class DeviceNoise:
         self._generators = [
             torch.Generator(device).manual_seed(int(stream(seed, "noise").integers(2**63))) for seed in seeds
         ]
-        self.rows = torch.empty((len(seeds), parameters), device=device)
+        self._rows = torch.empty((len(seeds), parameters), device=device)
 
     def step(self) -> torch.Tensor:
         """The next step's noise, float32, shape ``(models, parameters)``; valid until the next call."""
-        for row, generator in zip(self.rows, self._generators, strict=True):
+        for row, generator in zip(self._rows, self._generators, strict=True):
             row.normal_(generator=generator)
-        return self.rows
+        return self._rows
+
+    def pieces(self) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+        """The same in one piece."""
+        models, parameters = self._rows.shape
+        yield slice(0, models), slice(0, parameters), self.step()

@@ -147,7 +147,7 @@ def test_the_same_check_catches_a_stream_used_twice():
 # ---- each model's own -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parameters", [1, 7, 3000, 100_003, noise.PIECE - 1, noise.PIECE + 5])
+@pytest.mark.parametrize("parameters", [1, 7, 3000, 100_003, noise.COLUMNS - 1, noise.COLUMNS + 1, noise.COLUMNS + 5])
 def test_a_models_noise_does_not_depend_on_its_stack(parameters):
     """Not in a bit: whatever is made in one operation with it, and wherever in that operation it lies."""
     count = 30 if parameters < 10_000 else 2
@@ -163,7 +163,7 @@ def test_sizes_that_serve_speed_change_no_bit(name, value, monkeypatch):
     np.testing.assert_array_equal(steps([5, 6], 71, 40), wanted)
 
 
-@pytest.mark.parametrize("parameters", [1, 7, noise.PIECE - 1, noise.PIECE + 1])
+@pytest.mark.parametrize("parameters", [1, 7, noise.COLUMNS - 1, noise.COLUMNS + 1])
 def test_no_number_is_given_twice(parameters):
     rows = steps([3], parameters, max(2, 3000 // parameters))
     assert len(np.unique(rows)) > 0.9 * rows.size  # of float32 numbers some are equal by chance
