@@ -40,8 +40,9 @@ class Shadows:
         Raises:
             InputError: shapes that do not fit, NaN or infinite signals, memberships other than true and false.
         """
-        x, shadows, member = np.asarray(signal), np.asarray(shadow_signals), np.asarray(shadow_member)
-        fits = shadows.ndim == 2 and shadows.size > 0 and member.shape == shadows.shape
+        given = zip(names, (signal, shadow_signals, shadow_member), strict=True)
+        x, shadows, member = (as_array(name, values) for name, values in given)
+        fits = x.size > 0 and shadows.ndim == 2 and shadows.size > 0 and member.shape == shadows.shape
         if not fits or x.ndim not in (1, 2) or x.shape[-1] != shadows.shape[1]:
             raise InputError(
                 f"{names[0]} must be (records,) or (targets, records), {names[1]} and {names[2]} (shadows, records), "
@@ -64,12 +65,36 @@ class Shadows:
     def blocks(self) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.bool_]]]:
         """Blocks of records: where they are, the shadows' signals and their membership, copied to float64 and bool."""
         for part in spans(self.shadows.shape[1]):
-            yield part, self.shadows[:, part].astype(np.float64), self.member[:, part].astype(bool)
+            shadows, member = self.shadows[:, part], self.member[:, part]
+            yield part, shadows.astype(np.float64, order="C"), member.astype(bool, order="C")
 
 
 def spans(length: int) -> Iterator[slice]:
-    """Slices of at most ``BLOCK``, in order."""
-    return (slice(start, min(start + BLOCK, length)) for start in range(0, length, BLOCK))
+    """Slices of ``BLOCK``, in order, none of one record beside others.
+
+    Of a block of one record numpy adds up the shadows in another order than of several, and rounds in another way: a
+    record at the end would not tie with its equals.
+    """
+    cuts = range(BLOCK, length - 1, BLOCK)
+    return (slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, length], strict=True) if stop > start)
+
+
+def as_array(name: str, values: ArrayLike) -> NDArray:
+    """Values as an array of whatever type.
+
+    Raises:
+        InputError: rows of different lengths.
+    """
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} must be an array, got rows of different lengths") from None
+
+
+def require_some(name: str, array: NDArray) -> None:
+    """Refuse an array with nothing in it."""
+    if array.size == 0:
+        raise InputError(f"{name} must hold at least 1 number, got shape {array.shape}")
 
 
 def require_finite(name: str, array: NDArray) -> None:
@@ -85,7 +110,9 @@ def require_flags(name: str, array: NDArray) -> None:
     """Refuse memberships other than true and false, 1 and 0."""
     if array.dtype.kind == "b":
         return
-    if array.dtype.kind not in "fiu" or any(
-        not ((array[..., part] == 0) | (array[..., part] == 1)).all() for part in spans(array.shape[-1])
-    ):
-        raise InputError(f"{name} must be true or false (1 or 0)")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{name} must be true or false (1 or 0), got an array of {array.dtype}")
+    for part in spans(array.shape[-1]):
+        other = ~np.isin(array[..., part], (0, 1))
+        if other.any():
+            raise InputError(f"{name} must be true or false (1 or 0), got {array[..., part][other][0]:g}")

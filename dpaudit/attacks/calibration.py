@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError
-from .arrays import Shadows, require_finite
+from .arrays import Shadows, as_array, require_finite
 
 Array = NDArray[np.float64]
 
@@ -26,8 +26,8 @@ def calibrated_loss(losses: ArrayLike, reference_losses: ArrayLike, reference_me
     >>> calibrated_loss([0.1, 2.0], [[1.0, 2.0], [3.0, 2.5]]).tolist()
     [1.9, 0.25]
     """
-    references = np.asarray(reference_losses)
-    member = np.zeros(references.shape, bool) if reference_member is None else np.asarray(reference_member)
+    references = as_array("reference_losses", reference_losses)
+    member = np.zeros(references.shape, bool) if reference_member is None else reference_member
     data = Shadows.read(losses, references, member, ("losses", "reference_losses", "reference_member"))
     means = np.empty(references.shape[1])
     for part, block, was_in in data.blocks():
@@ -48,13 +48,14 @@ def population(signal: ArrayLike, population_signals: ArrayLike) -> Array:
             ``(targets, population)``.
 
     Raises:
-        InputError: shapes that do not fit, NaN or infinite signals, an empty population.
+        InputError: shapes that do not fit, NaN or infinite signals, no records or no population.
 
     >>> population([0.5, 2.0, 9.0], [1.0, 2.0, 3.0, 4.0]).tolist()
     [0.0, 0.375, 1.0]
     """
-    x, z = np.asarray(signal), np.asarray(population_signals)
-    if x.ndim not in (1, 2) or z.ndim != x.ndim or x.shape[:-1] != z.shape[:-1] or z.shape[-1] == 0:
+    x, z = as_array("signal", signal), as_array("population_signals", population_signals)
+    fits = x.ndim in (1, 2) and z.ndim == x.ndim and x.shape[:-1] == z.shape[:-1]
+    if not fits or x.size == 0 or z.size == 0:
         raise InputError(
             "signal must be (records,) or (targets, records) and population_signals (population,) or "
             f"(targets, population), got {x.shape} and {z.shape}"

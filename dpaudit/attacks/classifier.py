@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import InputError, need_extra
-from .arrays import require_flags
+from .arrays import as_array, require_flags
 from .signals import correctness, cross_entropy, log_softmax, logit_margin
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ def learned(
     >>> bool(scores[member[0]].mean() > scores[~member[0]].mean() + 0.3)
     True
     """
-    member = np.asarray(shadow_member)
+    member = as_array("shadow_member", shadow_member)
     same = labels if shadow_labels is None else shadow_labels
     targets, shadows = _features(outputs, labels), _features(shadow_outputs, same)
     if (

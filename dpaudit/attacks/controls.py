@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import check
 from ..errors import InputError, need_extra
+from .arrays import as_array
 from .chance import DRAWS
 from .metrics import FPRS, auc, chosen_on_half, roc
 
@@ -117,7 +118,7 @@ def _one_thread() -> AbstractContextManager[Any]:
 
 
 def _flags(member: ArrayLike) -> Flags:
-    flags = np.asarray(member)
+    flags = as_array("member", member)
     if flags.ndim != 1 or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
         raise InputError(f"member must be true or false (1 or 0) per record, got {flags.dtype} {flags.shape}")
     m: Flags = flags.astype(bool)
@@ -134,11 +135,11 @@ def _features(x: ArrayLike | None, labels: ArrayLike | None, records: int) -> tu
     parts: list[Array] = []
     words = []
     if labels is not None:
-        kinds, number = np.unique(np.asarray(labels), return_inverse=True)
+        kinds, number = np.unique(as_array("labels", labels), return_inverse=True)
         parts.append(_rows("labels", number.reshape(-1), records).reshape(-1, 1))
         words.append(f"labels ({len(kinds)} kinds)")
     if x is not None:
-        flat = _rows("x", np.asarray(x), records).reshape(records, -1)
+        flat = _rows("x", as_array("x", x), records).reshape(records, -1)
         kept = np.unique(np.linspace(0, flat.shape[1] - 1, min(flat.shape[1], _MOST_FEATURES)).round().astype(int))
         parts.append(flat[:, kept])
         words.append(f"{len(kept):,} features" + (f" of {flat.shape[1]:,}" if len(kept) < flat.shape[1] else ""))
@@ -146,10 +147,9 @@ def _features(x: ArrayLike | None, labels: ArrayLike | None, records: int) -> tu
 
 
 def _rows(name: str, array: NDArray[Any], records: int) -> Array:
-    try:
-        out: Array = np.asarray(array, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be numbers, got {array.dtype}") from None
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be numbers, got {array.dtype}")
+    out: Array = array.astype(np.float64)
     if out.ndim == 0 or len(out) != records or out.size == 0:
         raise InputError(f"{name} must have one row per record ({records}), got shape {out.shape}")
     if not np.isfinite(out).all():
@@ -347,8 +347,9 @@ def null_run(
         InputError: shapes that differ, NaN scores, all members or none.
     """
     repeats = check.integer("repeats", repeats, 1)
-    flags = np.asarray(member)
-    if flags.ndim != 1 or not np.isin(flags, (0, 1)).all() or flags.all() or not flags.any():
+    flags = as_array("member", member)
+    right = flags.ndim == 1 and flags.dtype.kind in "biuf" and np.isin(flags, (0, 1)).all()
+    if not right or flags.all() or not flags.any():
         raise InputError(f"member must hold true and false (1 and 0), one per record, got {flags.dtype} {flags.shape}")
     rng = np.random.default_rng([check.integer("seed", seed, 0), repeats])
     steps = [check.number("fpr", f, 0.0, 1.0) for f in fprs]
@@ -373,10 +374,10 @@ def _spread(values: Array) -> Spread:
 
 
 def _of_records(scores: ArrayLike, member: NDArray[Any]) -> Array:
-    found = np.asarray(scores, np.float64)
-    if found.shape != member.shape or np.isnan(found).any():
+    found = as_array("scores", scores)
+    if found.dtype.kind not in "biuf" or found.shape != member.shape or np.isnan(found).any():
         raise InputError(f"scores must be numbers, one per record ({len(member)}), got {found.dtype} {found.shape}")
-    return found
+    return found.astype(np.float64)
 
 
 def _shuffles(member: Flags, groups: NDArray[np.intp], repeats: int, rng: np.random.Generator) -> Iterator[Flags]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .arrays import spans
+from .arrays import as_array, spans
 from .signals import cross_entropy, logit_margin
 
 Array = NDArray[np.floating]
@@ -84,7 +84,7 @@ class Evidence:
         for name, axes in _AXES.items():
             value = getattr(self, name)
             if value is not None:
-                array = np.asarray(value)
+                array = as_array(name, value)
                 if array.ndim != len(axes):
                     raise InputError(f"{name} must be ({', '.join(axes)}), got shape {array.shape}")
                 object.__setattr__(self, name, array)

@@ -18,6 +18,7 @@ from scipy.special import log_ndtr, ndtr, owens_t
 
 from .. import check
 from ..errors import InputError
+from .arrays import as_array, require_some
 from .signals import cross_entropy
 
 Array = NDArray[np.float64]
@@ -50,13 +51,17 @@ def log_perplexity(logits: ArrayLike, tokens: ArrayLike, *, ignore: int = -100) 
     Raises:
         InputError: shapes that do not fit, or tokens out of range.
     """
-    z, found = np.asarray(logits), np.asarray(tokens)
+    z, found = as_array("logits", logits), as_array("tokens", tokens)
     if z.ndim < 3 or found.shape != z.shape[-3:-1] or found.dtype.kind not in "iu":
         raise InputError(
             "logits must be (..., sequences, places, vocabulary) and tokens whole numbers (sequences, places), "
             f"got {z.shape} and {found.dtype} {found.shape}"
         )
+    require_some("logits", z)
     counted = found != ignore
+    kept = found[counted]
+    if kept.size and not (kept.min() >= 0 and kept.max() < z.shape[-1]):
+        raise InputError(f"tokens must be whole numbers in [0, {z.shape[-1]}), got {kept.min()} to {kept.max()}")
     losses = cross_entropy(z.reshape(*z.shape[:-3], -1, z.shape[-1]), np.where(counted, found, 0).ravel())
     return (losses.reshape(z.shape[:-1]) * counted).sum(axis=-1) / math.log(2)
 
@@ -265,9 +270,13 @@ def _log_density(z: Array, shape: float) -> Array:
 
 
 def _numbers(name: str, values: ArrayLike) -> Array:
-    found = np.asarray(values)
-    if found.dtype.kind not in "biuf" or np.isnan(found).any():
-        raise InputError(f"{name} must be numbers without NaN, got {found.dtype}")
+    found = as_array(name, values)
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be numbers, got an array of {found.dtype}")
+    require_some(name, found)
+    bad = int(np.isnan(found).sum())
+    if bad:
+        raise InputError(f"{name} must be numbers without NaN, got NaN in {bad} of {found.size} places")
     return found.astype(np.float64)
 
 

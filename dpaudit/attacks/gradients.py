@@ -16,6 +16,7 @@ from ..trainers.models import CheckedModel, Network
 from ..trainers.private.clipping import Clipping
 from ..trainers.private.likelihoods import joined_by_coins, joined_once_an_epoch, step_ratios
 from ..trainers.sampling import SAMPLERS
+from .arrays import as_array, require_some
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,14 +41,15 @@ def gradient_norm(norms: ArrayLike) -> Array:
         Scores, float64, in that shape.
 
     Raises:
-        InputError: norms that are no numbers, NaN or below 0.
+        InputError: norms that are no numbers, NaN or below 0, or none at all.
 
     >>> gradient_norm([0.5, 2.0])
     array([-0.5, -2. ])
     """
-    found = np.asarray(norms)
+    found = as_array("norms", norms)
     if found.dtype.kind not in "biuf":
         raise InputError(f"norms must be numbers, got {found.dtype}")
+    require_some("norms", found)
     bad = np.isnan(found) | (found < 0)
     if bad.any():
         raise InputError(f"norms must be numbers of at least 0, got others in {int(bad.sum())} of {bad.size} places")
@@ -188,9 +190,10 @@ def gradient_canary_score(
     >>> gradient_canary_score([[0.5, 1.5], [0.5, 0.5]], 1.0)
     array([1., 0.])
     """
-    found = np.asarray(projections)
+    found = as_array("projections", projections)
     if found.ndim < 1 or found.dtype.kind not in "biuf" or found.shape[-1] < 1:
         raise InputError(f"projections must be numbers of shape (..., steps), got {found.dtype} {found.shape}")
+    require_some("projections", found)
     steps = found.shape[-1]
     deviation = _per_step("noise_deviation", noise_deviation, steps)
     length = _per_step("size", size, steps)
@@ -212,7 +215,7 @@ def gradient_canary_score(
 
 def _per_step(name: str, value: ArrayLike, steps: int) -> Array:
     """One number per step above 0, shape ``(steps, 1)``."""
-    found = np.asarray(value)
+    found = as_array(name, value)
     if found.dtype.kind not in "iuf" or found.shape not in ((), (steps,)):
         raise InputError(f"{name} must be one number or one per step ({steps}), got {found.dtype} {found.shape}")
     if not (np.isfinite(found) & (found > 0)).all():

@@ -17,6 +17,7 @@ from .. import check
 from ..bounds.designs import digest
 from ..bounds.tails import upper_limit
 from ..errors import InputError
+from .arrays import as_array
 from .chance import DRAWS, area_p_value, decision_p_value, share_p_value
 
 Array = NDArray[np.float64]
@@ -81,7 +82,10 @@ def auc(scores: ArrayLike, member: ArrayLike) -> float:
 
 def _pooled(scores: ArrayLike, member: ArrayLike) -> tuple[Array, Flags]:
     """Flat scores and flags, checked."""
-    s, flags = np.asarray(scores, np.float64), np.asarray(member)
+    s, flags = as_array("scores", scores), as_array("member", member)
+    if s.dtype.kind not in "biuf":
+        raise InputError(f"scores must be numbers, got an array of {s.dtype}")
+    s = s.astype(np.float64)
     if s.shape != flags.shape or np.isnan(s).any():
         raise InputError(f"scores and member must be of one shape without NaN, got {s.shape} and {flags.shape}")
     if flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
@@ -502,7 +506,7 @@ def slices(
     [('a', True, ''), ('b', False, 'only members')]
     """
     s, m = _pooled(scores, member)
-    groups = np.asarray(values)
+    groups = as_array(f"values of {column}", values)
     if groups.shape != s.shape:
         raise InputError(f"values of {column} must be one per record ({len(s)}), got shape {groups.shape}")
     kinds, place = np.unique(groups, return_inverse=True)

@@ -51,7 +51,7 @@ class Moments:
     @property
     def pooled(self) -> float:
         """One variance over all records, each about its own mean; above 0."""
-        return max(float(self.squares.sum()) / max(int(self.freedom.sum()), 1), _TINY)
+        return max(math.fsum(self.squares) / max(int(self.freedom.sum()), 1), _TINY)
 
     def without(self, signal: Array, use: NDArray[np.bool_]) -> Moments:
         """The moments had one shadow not been counted, for the records where ``use`` says that it was."""
@@ -115,7 +115,7 @@ def variance_prior(squares: Array, freedom: Array) -> Prior:
     variances from one or two shadows are unsteady, but where variances differ greatly (a small strength), the pooled
     one is that of a few records. The pooled one has the weight 1 − 1/strength in the logarithm.
     """
-    pooled = max(float(squares.sum()) / max(float(freedom.sum()), 1e-12), _TINY)
+    pooled = max(math.fsum(squares) / max(math.fsum(freedom), 1e-12), _TINY)
     logs = _LogVariances.of(squares, freedom)
     if logs.use.sum() < FEWEST_RECORDS:
         return Prior(FEW_STRENGTH, pooled)
@@ -142,9 +142,9 @@ def other_side_worth(own: Moments, other: Moments) -> Array:
         return np.zeros(len(both))
     weights = both / errors
     difference = mine.value - theirs.value
-    difference = difference - np.average(difference, weights=weights)
-    spread = float(np.average(difference**2, weights=weights)) * (1 + math.sqrt(2 / both.sum()))
-    beyond = max(spread - float(np.average(errors, weights=weights)), 0.0)
+    difference = difference - _mean(difference, weights)
+    spread = _mean(difference**2, weights) * (1 + math.sqrt(2 / both.sum()))
+    beyond = max(spread - _mean(errors, weights), 0.0)
     values, where = np.unique(other.freedom, return_inverse=True)
     worth = 2 * _inverse_trigamma(polygamma(1, np.maximum(values, 1) / 2) + beyond)
     return np.where(values > 0, worth, 0.0)[where]
@@ -166,7 +166,7 @@ class _LogVariances:
 
     @classmethod
     def of(cls, squares: Array, freedom: Array) -> _LogVariances:
-        pooled = float(squares.sum()) / max(float(freedom.sum()), 1e-12)
+        pooled = math.fsum(squares) / max(math.fsum(freedom), 1e-12)
         use = (freedom > 0) & (squares > _EQUAL * pooled)
         values, where = np.unique(np.where(use, freedom, 1.0), return_inverse=True)  # few, as these functions are slow
         bias, error = np.log(values / 2) - digamma(values / 2), polygamma(1, values / 2)
@@ -175,7 +175,7 @@ class _LogVariances:
 
     def mean(self, values: Array) -> float:
         """The weighted mean of numbers about the records that are used."""
-        return float(np.average(values, weights=self.use / self.error))
+        return _mean(values, self.use / self.error)
 
 
 def plain_means(own: Moments, other: Moments | None, variance: Array) -> tuple[Array, Array]:
@@ -192,9 +192,10 @@ def plain_means(own: Moments, other: Moments | None, variance: Array) -> tuple[A
     else:
         known = here
     steps = own.mean[known] - base[known]
+    step = _mean(steps)
     return (
-        np.where(here, own.mean, base + steps.mean()),
-        np.where(here, 1 / np.maximum(own.count, 1), steps.var() / variance),
+        np.where(here, own.mean, base + step),
+        np.where(here, 1 / np.maximum(own.count, 1), _mean((steps - step) ** 2) / variance),
     )
 
 
@@ -220,14 +221,27 @@ def drawn_means(own: Moments, other: Moments | None, variance: Array) -> tuple[A
 
 
 def _groups(values: Array) -> list[Counts]:
-    """Places of values in order, in at most ``GROUPS`` groups of at least ``GROUP_SIZE``."""
-    return np.array_split(np.argsort(values, kind="stable"), min(max(len(values) // GROUP_SIZE, 1), GROUPS))
+    """Places of values in order, in at most ``GROUPS`` groups of at least ``GROUP_SIZE``; equals share a group."""
+    order = np.argsort(values, kind="stable")
+    parts = np.array_split(order, min(max(len(values) // GROUP_SIZE, 1), GROUPS))
+    cuts: list[int] = []
+    for first in np.searchsorted(values[order], [values[part[0]] for part in parts[1:]]):
+        if first - (cuts[-1] if cuts else 0) >= GROUP_SIZE:
+            cuts.append(int(first))
+    return np.split(order, cuts)
 
 
 def _curve(x: Array, known: NDArray[np.bool_], y: Array, groups: list[Counts]) -> Array:
     """Means of y by groups of x among the known records, joined by straight lines and level beyond."""
     xs, ys = x[known], y[known]
-    return np.interp(x, [xs[group].mean() for group in groups], [ys[group].mean() for group in groups])
+    return np.interp(x, [_mean(xs[group]) for group in groups], [_mean(ys[group]) for group in groups])
+
+
+def _mean(values: Array, weights: Array | None = None) -> float:
+    """The mean over records, of exact sums: the same bits whatever order the records came in."""
+    if weights is None:
+        return math.fsum(values) / len(values)
+    return math.fsum(values * weights) / math.fsum(weights)
 
 
 def _inverse_trigamma(values: Array) -> Array:

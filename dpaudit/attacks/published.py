@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 
 from ..errors import InputError
-from .arrays import require_finite, require_flags, spans
+from .arrays import as_array, require_finite, require_flags, spans
 
 Array = NDArray[np.float64]
 PUBLISHED, FIXED = "reference", "reference-fixed"
@@ -40,7 +40,7 @@ def published_lira(
     Raises:
         InputError: as :func:`dpaudit.attacks.lira`; a record with fewer than 2 shadows on a side that is used.
     """
-    member = np.asarray(shadow_member)
+    member = as_array("shadow_member", shadow_member)
     if member.shape != shadow_signals.shape[:2] or signal.shape[-2:] != shadow_signals.shape[1:]:
         raise InputError(
             "signal must be (…, records, queries), shadow_signals (shadows, records, queries) and shadow_member "
@@ -54,7 +54,7 @@ def published_lira(
     inside = _cut(shadow_signals, member) if mode == "online" else None
     fixed = None
     if variance == FIXED:
-        fixed = float(np.std(outside if inside is None else inside))
+        fixed = _deviation(outside if inside is None else inside)
     out = np.empty(signal.shape[:-1])
     for part in spans(shadow_signals.shape[1]):
         x = signal[..., part, :].astype(np.float64)
@@ -77,6 +77,12 @@ def _cut(signals: NDArray, use: NDArray[np.bool_]) -> Array:
         )
     first = np.argsort(~use, axis=0, kind="stable")[:least]
     return np.take_along_axis(signals, first[:, :, None], axis=0).astype(np.float64)
+
+
+def _deviation(kept: Array) -> float:
+    """The standard deviation of all numbers; sums over records are exact, so that their order is of no account."""
+    mean = math.fsum(kept.sum(axis=0).flat) / kept.size
+    return math.sqrt(math.fsum(np.square(kept - mean).sum(axis=0).flat) / kept.size)
 
 
 def _standard(x: Array, kept: Array, fixed: float | None) -> tuple[Array, Array]:

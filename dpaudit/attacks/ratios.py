@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .. import check
 from ..errors import InputError
-from .arrays import Shadows, require_finite, spans
+from .arrays import Shadows, as_array, require_finite, spans
 from .metrics import auc
 
 Array = NDArray[np.float64]
@@ -139,7 +139,7 @@ def tune_offline_a(
     >>> tune_offline_a(np.log(p), [[1, 0], [0, 1], [1, 0], [0, 1]], np.log(z), [0.2, 0.4])
     0.4
     """
-    member = np.asarray(shadow_member)
+    member = as_array("shadow_member", shadow_member)
     best, found = -math.inf, 0.0
     for a in sorted(candidates):
         scores = rmia_leave_one_out(shadow_signals, member, shadow_population_signals, mode="offline", offline_a=a)
@@ -150,7 +150,8 @@ def tune_offline_a(
 
 
 def _population(data: Shadows, population: ArrayLike, shadow_population: ArrayLike) -> tuple[NDArray, NDArray]:
-    z, shadow_z = np.asarray(population), np.asarray(shadow_population)
+    z = as_array("population_signals", population)
+    shadow_z = as_array("shadow_population_signals", shadow_population)
     fits = z.ndim == len(data.shape) and z.shape[:-1] == data.shape[:-1] and z.shape[-1:] > (0,)
     if not fits or shadow_z.shape != (len(data.shadows), z.shape[-1]):
         raise InputError(
@@ -181,7 +182,7 @@ def _averages(rows: NDArray, without: NDArray | None, a: float) -> Array:
     """Logarithms of average probabilities over rows, or over those without the record; then the rule with ``a``."""
     out = np.empty(rows.shape[1])
     for part in spans(rows.shape[1]):
-        block = rows[:, part].astype(np.float64)
+        block = rows[:, part].astype(np.float64, order="C")
         count = np.full(block.shape[1], len(block))
         if without is not None:
             member = without[:, part].astype(bool)

@@ -12,7 +12,7 @@ from scipy.special import betaln, gammaln, hyp2f1, log_ndtr, stdtr
 
 from .. import check
 from ..errors import InputError
-from .arrays import Shadows
+from .arrays import Shadows, as_array
 from .moments import Moments, both_sides, drawn_means, drawn_variances, plain_means
 from .published import FIXED, PUBLISHED, published_lira
 
@@ -56,7 +56,7 @@ def lira(
     """
     check.choice("mode", mode, MODES)
     check.choice("variance", variance, VARIANCES)
-    x, shadows = np.asarray(signal), np.asarray(shadow_signals)
+    x, shadows = as_array("signal", signal), as_array("shadow_signals", shadow_signals)
     if shadows.ndim == 3 and x.ndim in (2, 3) and x.shape[-1] == shadows.shape[2] > 0:
         if variance in (PUBLISHED, FIXED):
             return published_lira(x, shadows, shadow_member, mode, variance)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from ..errors import InputError
-from .arrays import spans
+from .arrays import as_array, require_some, spans
 
 Array = NDArray[np.float64]
 _ROUNDING = 1e-3  # how far probabilities of one record may be from 1 in sum
@@ -100,12 +100,16 @@ def loss_threshold(losses: ArrayLike) -> Array:
     """The simplest attack (Yeom et al. 2018): a small loss says "member". Scores of the shape of ``losses``.
 
     Raises:
-        InputError: NaN among the losses.
+        InputError: NaN among the losses, no numbers, or none at all.
 
     >>> loss_threshold([0.1, 2.0]).tolist()
     [-0.1, -2.0]
     """
-    scores = -np.asarray(losses, np.float64)
+    found = as_array("losses", losses)
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"losses must be numbers, got an array of {found.dtype}")
+    require_some("losses", found)
+    scores = -found.astype(np.float64)
     if np.isnan(scores).any():
         raise InputError(f"losses must be numbers, got NaN in {int(np.isnan(scores).sum())} of {scores.size} places")
     return scores
@@ -124,12 +128,12 @@ def log_probabilities(probabilities: ArrayLike) -> Array:
     >>> log_probabilities([[0.5, 0.25, 0.25]]).round(3).tolist()
     [[-0.693, -1.386, -1.386]]
     """
-    p = np.asarray(probabilities)
+    p = as_array("probabilities", probabilities)
     smallest = np.finfo(p.dtype if p.dtype.kind == "f" else np.float64).tiny
-    if p.ndim < 2 or p.dtype.kind not in "fiu" or not ((p >= 0) & (p <= 1 + _ROUNDING)).all():
+    if p.ndim < 2 or p.size == 0 or p.dtype.kind not in "fiu" or not ((p >= 0) & (p <= 1 + _ROUNDING)).all():
         raise InputError(f"probabilities must be (..., records, classes) in [0, 1], got shape {p.shape}{_range(p)}")
     sums = p.sum(axis=-1, dtype=np.float64)
-    if p.size and np.abs(sums - 1).max() > _ROUNDING:
+    if np.abs(sums - 1).max() > _ROUNDING:
         worst = sums.flat[np.abs(sums - 1).argmax()]
         raise InputError(f"probabilities of a record must sum to 1, got {worst:g}; are they logits?")
     return np.log(np.maximum(p, smallest), dtype=np.float64)
@@ -137,7 +141,7 @@ def log_probabilities(probabilities: ArrayLike) -> Array:
 
 def log_softmax(logits: ArrayLike) -> Array:
     """Logarithms of the probabilities that logits stand for, in their shape; the largest one's keeps its tail."""
-    z = np.asarray(logits)
+    z = as_array("logits", logits)
     _checked(z, None)
     flat = z.reshape(-1, z.shape[-1])
     out = np.empty(flat.shape)
@@ -158,7 +162,7 @@ def _labelled(rows: _Rows, logits: ArrayLike, labels: ArrayLike) -> Array:
 
 def _by_blocks(rows: _Rows, logits: ArrayLike, labels: ArrayLike | None) -> Array:
     """``rows`` over blocks of records, each copied to float64 by itself."""
-    z = np.asarray(logits)
+    z = as_array("logits", logits)
     y = _checked(z, labels)
     flat = z.reshape(-1, *z.shape[-2:])
     out = np.empty(flat.shape[:2])
@@ -177,13 +181,15 @@ def _checked(z: NDArray, labels: ArrayLike | None) -> NDArray[np.int64]:
         raise InputError(f"logits must be numbers, got an array of {z.dtype}")
     if z.ndim < 2 or z.shape[-1] < 2:
         raise InputError(f"logits must be (..., records, classes) with at least 2 classes, got {z.shape}")
+    require_some("logits", z)
     if labels is None:
         return np.zeros(z.shape[-2], np.int64)
-    y = np.asarray(labels)
+    y = as_array("labels", labels)
     if y.shape != (z.shape[-2],):
         raise InputError(f"logits must be (..., records, classes) and labels (records,), got {z.shape} and {y.shape}")
     if y.dtype.kind not in "iu" or (y < 0).any() or (y >= z.shape[-1]).any():
-        raise InputError(f"labels must be whole numbers in [0, {z.shape[-1]})")
+        got = f"{y.min()} to {y.max()}" if y.dtype.kind in "iu" else f"an array of {y.dtype}"
+        raise InputError(f"labels must be whole numbers in [0, {z.shape[-1]}), got {got}")
     return y.astype(np.int64)
 
 

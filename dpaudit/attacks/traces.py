@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..interfaces import Model
 from ..records import Data
 from ..trainers.models import CheckedModel, Network
+from .arrays import as_array, require_some
 from .signals import cross_entropy
 
 Array = NDArray[np.float64]
@@ -54,20 +55,21 @@ def loss_traces(
 
     Raises:
         InputError: another statistic or shape, too few checkpoints, quantiles out of order, or losses that are not
-            finite.
+            finite, or none.
 
     >>> loss_traces([[2.0, 0.1], [1.0, 0.1], [0.0, 0.1]])
     array([1., 0.])
     """
     check.choice("statistic", statistic, STATISTICS)
     low, high = _quantiles(quantiles)
-    found = np.asarray(traces)
+    found = as_array("traces", traces)
     least = 1 if statistic in ("mean", "last") else 2
     if found.ndim < 2 or found.dtype.kind not in "biuf" or found.shape[-2] < least:
         raise InputError(
             f"traces must be numbers of shape (..., checkpoints, records) with at least {least} checkpoints for "
             f"{statistic!r}, got {found.dtype} {found.shape}"
         )
+    require_some("traces", found)
     out = np.empty(found.shape[:-2] + found.shape[-1:])
     for part in _parts(found.shape):
         out[..., part] = _statistic(_finite(found[..., part]), statistic, low, high)

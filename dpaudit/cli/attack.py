@@ -91,7 +91,7 @@ def _refuse(where: str, options: dict[str, Any]) -> None:
     """Options of the other kind of run are mistakes, not noise."""
     from ..errors import InputError
 
-    given = [name for name, value in options.items() if value]
+    given = [name for name, value in options.items() if value is not None and value != []]
     if given:
         raise InputError(f"--{given[0].replace('_', '-')} must not be given with {where}")
 
@@ -142,6 +142,8 @@ def _attack(
 
 def _read(source: str, options: dict[str, Any]) -> Source:
     """The evidence, with the model's answers where one is asked."""
+    import sys
+    from contextlib import redirect_stdout
     from dataclasses import replace
 
     from ..errors import InputError
@@ -155,11 +157,13 @@ def _read(source: str, options: dict[str, Any]) -> Source:
             if options[name]:
                 raise InputError(f"--{name} must come with --model, got none")
         return read_source(source, **files)
-    loaded = load_model(model, trust=options["trust"] or (), unpickle=bool(options["unpickle"]))
+    with redirect_stdout(sys.stderr):  # what a model prints is no part of the report
+        loaded = load_model(model, trust=options["trust"] or (), unpickle=bool(options["unpickle"]))
     asked = read_source(source, features_only=True)
     if asked.x is None:
         raise InputError(f"{source} must hold x (columns x_0, x_1, ... in CSV) to ask a model about")
-    answers = ask(loaded, asked.x, asked.labels, model)
+    with redirect_stdout(sys.stderr):
+        answers = ask(loaded, asked.x, asked.labels, model)
     held = read_source(source, **files, outputs=answers.arrays)
     return replace(held, notes=(*held.notes, f"The model was asked for {answers.note}."))
 

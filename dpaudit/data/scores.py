@@ -68,7 +68,7 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any] | 
         with safe_open(path, framework="numpy") as file:
             metadata = (file.metadata() or {}).get(METADATA)
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two of types that numpy lacks
         raise InputError(f"{path} must be a safetensors file, got {error}") from None
     try:
         return arrays, None if metadata is None else json.loads(metadata)

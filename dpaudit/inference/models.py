@@ -60,7 +60,8 @@ def load_model(target: str, *, trust: Sequence[str] = (), unpickle: bool = False
     if Path(target).suffix.lower() in (".skops", *PICKLED):
         path = Path(target)
         if not path.is_file():
-            raise InputError(f"the model must be a file or package.module:name, got {target!r}, which does not exist")
+            why = "is no file" if path.exists() else "does not exist"
+            raise InputError(f"the model must be a file or package.module:name, got {target!r}, which {why}")
         return _skops(path, trust) if path.suffix.lower() == ".skops" else _pickled(path, unpickle)
     if ":" not in target:
         raise InputError(
@@ -68,7 +69,10 @@ def load_model(target: str, *, trust: Sequence[str] = (), unpickle: bool = False
             f"({', '.join(PICKLED)} only with --unpickle)"
         )
     with folders_on_path(()), imports_named(target):
-        return named(target, "model")
+        try:
+            return named(target, "model")
+        except SystemExit as error:
+            raise InputError(f"{target} could not be loaded: it ended the program with {error.code!r}") from error
 
 
 def _skops(path: Path, trust: Sequence[str]) -> Any:
@@ -106,7 +110,7 @@ def _pickled(path: Path, unpickle: bool) -> Any:
             return _LOADERS[path.suffix.lower()](path)
         except (ImportError, DpauditError):
             raise
-        except Exception as error:  # a pickle can raise anything
+        except (Exception, SystemExit) as error:  # a pickle can raise anything
             raise InputError(f"{path} could not be loaded: {type(error).__name__}: {error}") from None
 
 
@@ -156,12 +160,13 @@ def ask(model: Any, x: NDArray[Any], labels: NDArray[Any] | None, name: str) -> 
     Raises:
         InputError: an object that can't answer, or answers of another shape, or not finite.
     """
-    if hasattr(model, "predict_proba"):
+    if not inspect.isclass(model) and hasattr(model, "predict_proba"):
         values = _batched(model.predict_proba, x, name)
+        _require_probabilities(values, name)
         classes = _classes(model, values.shape[1], name)
-        values, classes = _with_unseen(values, classes, labels)
+        values, classes = _with_unseen(values, classes, labels, name)
         return Answers("probabilities", values, classes, "probabilities by predict_proba, columns by classes_")
-    if callable(getattr(model, "logits", None)):
+    if not inspect.isclass(model) and callable(getattr(model, "logits", None)):
         return Answers("logits", _batched(model.logits, x, name), None, "logits by its method logits")
     if inspect.isclass(model) or not callable(model):
         raise InputError(
@@ -182,7 +187,7 @@ def _batched(function: Callable[[Any], Any], x: NDArray[Any], name: str) -> NDAr
             found = function(batch)
         except DpauditError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(f"{name} failed on records {start} to {start + len(batch) - 1} of x: "
                              f"{type(error).__name__}: {error}") from error  # fmt: skip
         parts.append(_checked(found, len(batch), name))
@@ -196,14 +201,24 @@ def _checked(found: Any, records: int, name: str) -> NDArray[np.floating]:
         found = found.detach().cpu().numpy()
     try:
         out = np.asarray(found)
-        out = out if out.dtype.kind == "f" else out.astype(np.float64)
+        if out.dtype.kind != "c":  # numpy would drop the imaginary parts
+            out = out if out.dtype.kind == "f" else out.astype(np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name} must give numbers, got {type(found).__name__}") from None
+    if out.dtype.kind == "c":
+        raise InputError(f"{name} must give real numbers, got {out.dtype}")
     if out.ndim != 2 or len(out) != records or out.shape[1] < 2:
         raise InputError(f"{name} must give ({records}, classes) with at least 2 classes, got shape {out.shape}")
     if not np.isfinite(out).all():
         raise InputError(f"{name} must give finite numbers, got NaN or infinity")
     return out
+
+
+def _require_probabilities(values: NDArray[np.floating], name: str) -> None:
+    bad = (values < 0).any(axis=1) | (np.abs(values.sum(axis=1, dtype=np.float64) - 1) > _SUM)
+    if bad.any():
+        row = values[bad.argmax()].tolist()
+        raise InputError(f"{name} must give rows of predict_proba in [0, 1] that sum to 1, got {row[:5]}")
 
 
 def _without_gradients(model: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -230,10 +245,14 @@ def _classes(model: Any, width: int, name: str) -> tuple[str, ...]:
 
 
 def _with_unseen(
-    values: NDArray[np.floating], classes: tuple[str, ...], labels: NDArray[Any] | None
+    values: NDArray[np.floating], classes: tuple[str, ...], labels: NDArray[Any] | None, name: str
 ) -> tuple[NDArray[np.floating], tuple[str, ...]]:
     """Columns of zeros for labels that the model does not know."""
     given = [] if labels is None else sorted({as_text(label) for label in np.unique(labels)})
     unseen = tuple(label for label in given if label not in classes)
+    if given and len(unseen) == len(given):
+        raise InputError(
+            f"{name} must know some of the labels ({', '.join(given[:12])}), got the classes {', '.join(classes[:12])}"
+        )
     zeros = np.zeros((len(values), len(unseen)), values.dtype)
     return np.concatenate([values, zeros], axis=1), (*classes, *unseen)

@@ -67,6 +67,7 @@ def infer(
     baseline, note = _baseline(source, seed, significance if shadow_split is None else significance / 2)
     draws = draws_for(len(chosen) * (_per_attack(source) + 2 * len(FPRS)), significance)
     results: list[AttackResult] = []
+    failed: list[tuple[str, str]] = []
     said: list[str] = []
     for number, attack in enumerate(chosen):
         tell(number + 1, len(chosen) + 1, attack.title)
@@ -75,9 +76,9 @@ def infer(
         except (InputError, MissingExtra) as error:
             if attacks is not None:
                 raise
-            refused.append((attack.name, str(error)))
+            failed.append((attack.name, str(error)))
     if not results:
-        raise InputError(_nothing_to_run(source.evidence, refused))
+        raise InputError("; ".join(dict.fromkeys(why for _, why in failed)))
     return Inference(
         name=source.name,
         member=source.member,
@@ -86,7 +87,7 @@ def infer(
         baseline_note=note,
         shadow_split=shadow_split,
         results=tuple(results),
-        refused=tuple(refused),
+        refused=(*refused, *failed),
         tests=_tests(results),
         significance=significance,
         prior=prior,

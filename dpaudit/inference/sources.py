@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ..records import BoolArray
 from .tables import Arrays, read_arrays
 
 _OUTPUTS = ("losses", "logits", "probabilities")
+_SHADOW_AXES = {"shadow_member", *(f"shadow_{k}" for k in _OUTPUTS)}  # (shadows, records, ...)
 _STEPS = ("noise_deviation", "size", "sampling_rate", "sampler", "records")
 _TARGET_ALONE = ("traces", "gradient_norms", "perplexities", "reference_perplexities", "projections")
 _OWN = {
@@ -82,14 +83,17 @@ def read_source(
         arrays = {k: v for k, v in arrays.items() if k not in (*_OUTPUTS, "classes")} | {
             k: np.asarray(v) for k, v in outputs.items()
         }
+    _require_rows(path, arrays, member)
     if features_only:
         return Source(path.name, Evidence(), member, x=arrays.get("x"), labels=arrays.get("labels"))
     ids = _ids(path, arrays.get("ids"), len(member))
     notes: list[str] = []
     if shadows is not None:
-        arrays |= _shadow_arrays(Path(shadows), ids, len(member), arrays.get("classes"), notes)
+        theirs = _shadow_arrays(Path(shadows), ids, len(member), arrays.get("classes"), notes)
+        arrays = _joined(path, arrays, Path(shadows), theirs, _SHADOW_AXES)
     if population is not None:
-        arrays |= _population_arrays(Path(population))
+        others = _population_arrays(Path(population))
+        arrays = _joined(path, arrays, Path(population), others, {f"population_{k}" for k in _OUTPUTS})
     return replace(_source(path, arrays, member, ids, slices), notes=tuple(notes))
 
 
@@ -97,18 +101,19 @@ def _source(
     path: Path, arrays: Arrays, member: BoolArray, ids: tuple[str, ...] | None, slices: Sequence[str]
 ) -> Source:
     raw, classes = arrays.get("labels"), arrays.get("classes")
-    if raw is not None and raw.shape != member.shape:
-        raise InputError(f"{path}: labels must be one per record ({len(member)}), got shape {raw.shape}")
     given: dict[str, Any] = {}
     for prefix in ("", "shadow_", "population_", "shadow_population_"):
         given |= _outputs(path, arrays, prefix)
     width = next((given[k].shape[-1] for k in ("logits", "shadow_logits") if given.get(k) is not None), None)
-    given["labels"] = None if raw is None else _numbered(path, raw, classes, width)
+    given["labels"] = None if raw is None else _numbered(path, "labels", raw, classes, width)
     others = arrays.get("population_labels")
     wide = given.get("population_logits")
     if others is not None:
         columns = width if wide is None else wide.shape[-1]
-        given["population_labels"] = _numbered(path, others, arrays.get("population_classes", classes), columns)
+        named = arrays.get("population_classes", classes)
+        given["population_labels"] = _numbered(path, "population_labels", others, named, columns)
+    elif wide is not None and "population_losses" not in given:
+        raise InputError(f"{path}: population_logits must come with population_labels, got none")
     if "shadow_member" in arrays:
         given["shadow_member"] = _shadow_member(path, arrays["shadow_member"])
     for name in _TARGET_ALONE:
@@ -125,6 +130,23 @@ def _source(
     x = arrays.get("x")
     groups = _groups(path, arrays, raw, slices, len(member))
     return Source(path.name, evidence, member, ids, x, raw, groups)
+
+
+def _require_rows(path: Path, arrays: Arrays, member: BoolArray) -> None:
+    """Features, and labels, of every record."""
+    x, labels = arrays.get("x"), arrays.get("labels")
+    if x is not None and (x.ndim == 0 or len(x) != len(member)):
+        raise InputError(f"{path}: x must have one row per record ({len(member)}), got shape {x.shape}")
+    if labels is not None and labels.shape != member.shape:
+        raise InputError(f"{path}: labels must be one per record ({len(member)}), got shape {labels.shape}")
+
+
+def _joined(path: Path, arrays: Arrays, other: Path, theirs: Arrays, own: Set[str]) -> Arrays:
+    """Both files' arrays, where only one of them has what the other file is for: no mixture of two sets of models."""
+    twice = sorted(arrays.keys() & (own | theirs.keys()))
+    if twice:
+        raise InputError(f"{twice[0]} must be in {path} or in {other}, got it in both")
+    return arrays | theirs
 
 
 def _member(path: Path, array: NDArray[Any]) -> BoolArray:
@@ -175,30 +197,39 @@ def _plain(array: NDArray[Any]) -> Any:
     return kinds[0].item() if array.ndim == 0 or len(kinds) == 1 else array
 
 
-def _numbered(path: Path, labels: NDArray[Any], classes: NDArray[Any] | None, width: int | None) -> NDArray[np.int64]:
+def _numbered(
+    path: Path, what: str, labels: NDArray[Any], classes: NDArray[Any] | None, width: int | None
+) -> NDArray[np.int64]:
     """Labels as columns of the outputs: by the names of the classes where there are some, else as whole numbers."""
+    if labels.dtype.kind not in "biufSU":
+        raise InputError(f"{path}: {what} must be numbers or names, got {labels.dtype}")
     if classes is None:
-        return _whole(path, labels, width)
+        return _whole(path, what, labels, width)
+    if classes.ndim != 1 or (width is not None and len(classes) != width):
+        wanted = "one name per class" if width is None else f"one name per column of the outputs ({width})"
+        raise InputError(f"{path}: classes must be {wanted}, got shape {classes.shape}")
     places = {as_text(name): i for i, name in enumerate(classes)}
+    if len(places) != len(classes):
+        raise InputError(f"{path}: classes must name each class once, got {', '.join(_texts(classes))}")
     kinds, number = np.unique(labels, return_inverse=True)
     unknown = [as_text(k) for k in kinds if as_text(k) not in places]
     if unknown:
         listed = ", ".join(list(places)[:12])
-        raise InputError(f"{path}: labels must be among the classes of the outputs ({listed}), got {unknown[0]!r}")
+        raise InputError(f"{path}: {what} must be among the classes of the outputs ({listed}), got {unknown[0]!r}")
     return np.array([places[as_text(k)] for k in kinds], np.int64)[number.reshape(-1)]
 
 
-def _whole(path: Path, labels: NDArray[Any], width: int | None) -> NDArray[np.int64]:
+def _whole(path: Path, what: str, labels: NDArray[Any], width: int | None) -> NDArray[np.int64]:
     try:
         found = labels.astype(np.float64)
     except (TypeError, ValueError):
         if width is None:  # only slices look at them
             return np.unique(labels, return_inverse=True)[1].reshape(-1)
-        raise InputError(f"{path}: labels must be whole numbers, or classes must name the outputs") from None
+        raise InputError(f"{path}: {what} must be whole numbers, or classes must name the outputs") from None
     if not np.isfinite(found).all() or (found != np.floor(found)).any():
-        raise InputError(f"{path}: labels must be whole numbers, got others")
+        raise InputError(f"{path}: {what} must be whole numbers, got others")
     if width is not None and ((found < 0) | (found >= width)).any():
-        raise InputError(f"{path}: labels must be in [0, {width}), got {found.min():g} to {found.max():g}")
+        raise InputError(f"{path}: {what} must be in [0, {width}), got {found.min():g} to {found.max():g}")
     return found.astype(np.int64)
 
 
@@ -213,12 +244,16 @@ def as_text(value: Any) -> str:
     return text.removesuffix(".0") if text.removesuffix(".0").lstrip("-").isdecimal() else text
 
 
+def _texts(array: NDArray[Any]) -> tuple[str, ...]:
+    return tuple(as_text(one) for one in np.ravel(array))
+
+
 def _ids(path: Path, array: NDArray[Any] | None, records: int) -> tuple[str, ...] | None:
     if array is None:
         return None
-    ids = tuple(as_text(i) for i in np.ravel(array))
-    if len(ids) != records:
-        raise InputError(f"{path}: ids must be one per record ({records}), got {len(ids)}")
+    if array.shape != (records,):
+        raise InputError(f"{path}: ids must be one per record ({records}), got shape {array.shape}")
+    ids = _texts(array)
     if len(set(ids)) != len(ids):
         twice, times = Counter(ids).most_common(1)[0]
         raise InputError(f"{path}: ids must name each record once, got {twice!r} {times} times")
@@ -231,28 +266,34 @@ def _shadow_arrays(
     """Arrays of the file of shadows under their full names, their records in the order of the source."""
     arrays = read_arrays(path)
     named = arrays.get("classes")
-    if named is not None and classes is not None and list(map(as_text, named)) != list(map(as_text, classes)):
+    if named is not None and classes is not None and _texts(named) != _texts(classes):
         raise InputError(f"{path} must have the classes of the source, in the same order, got others")
     if "shadow" in arrays:
         arrays = _pivoted(path, arrays)
     own = {k if k.startswith("shadow_") else f"shadow_{k}": v for k, v in arrays.items() if k not in ("ids", "classes")}
     if "shadow_member" not in own:
         raise InputError(f"{path} must hold member of the shadows, got {', '.join(sorted(arrays)) or 'nothing'}")
-    length = own["shadow_member"].shape[-1] if own["shadow_member"].ndim == 2 else -1
+    if not own.keys() & (_SHADOW_AXES - {"shadow_member"}):
+        raise InputError(
+            f"{path} must hold losses, logits or probabilities of the shadows, got {', '.join(sorted(arrays))}"
+        )
+    if own["shadow_member"].ndim != 2:
+        hint = ", and no column shadow" if path.suffix.lower() in (".csv", ".parquet") else ""
+        raise InputError(f"{path}: member must be (shadows, records), got shape {own['shadow_member'].shape}{hint}")
+    length = own["shadow_member"].shape[1]
     theirs = _ids(path, arrays.get("ids"), length) if "ids" in arrays else None
     order = _order(path, ids, theirs)
     if order is None:
         if length != records:
             raise InputError(f"{path}: the shadows must have the source's {records} records, got {length}, and no ids")
         notes.append("The shadows' records are taken to be in the order of the source's: there are no ids to join by.")
-    axes = {"shadow_member", *(f"shadow_{k}" for k in _OUTPUTS)}
     for name, array in own.items():
-        if name in axes and (array.ndim < 2 or array.shape[1] != length):
+        if name in _SHADOW_AXES and (array.ndim < 2 or array.shape[1] != length):
             raise InputError(f"{path}: {name} must be (shadows, records, ...) with {length} records, got {array.shape}")
     return {
-        name: array[:, order] if order is not None and name in axes else array
+        name: array[:, order] if order is not None and name in _SHADOW_AXES else array
         for name, array in own.items()
-        if name in axes or name.startswith("shadow_population_")
+        if name in _SHADOW_AXES or name.startswith("shadow_population_")
     }
 
 

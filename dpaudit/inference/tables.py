@@ -48,7 +48,8 @@ def read_arrays(path: Path) -> Arrays:
         MissingExtra: Parquet without pyarrow.
     """
     if not path.is_file():
-        raise InputError(f"the source must be a file, got {str(path)!r}, which does not exist")
+        why = "is no file" if path.exists() else "does not exist"
+        raise InputError(f"the arrays must be in a file, got {str(path)!r}, which {why}")
     match path.suffix.lower():
         case ".csv":
             found = _gathered(path, _csv_columns(path))
@@ -114,6 +115,10 @@ def _parquet_columns(path: Path) -> dict[str, list[str]]:
     except ImportError:
         raise need_extra("pyarrow", "parquet") from None
     try:
+        names = parquet.read_schema(path).names
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"{path} must name every column once, got {name!r} {names.count(name)} times")
         content = parquet.read_table(path)
     except (ArrowException, OSError) as error:
         raise InputError(f"{path} must be a Parquet file, got {error}") from None

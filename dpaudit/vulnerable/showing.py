@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 import matplotlib
 import numpy as np
@@ -18,6 +19,7 @@ from .outcome import Exposure
 from .sources import row_numbers
 
 _MOST_CELLS = 12  # of a row, where a picture has to hold it
+_LINES, _LINE = 4, 120  # of a text or a row there, and letters in one; the page has all of it
 _PIXEL = 9
 
 
@@ -91,8 +93,8 @@ def gallery(found: Exposure, shown: Sequence[Portrait]) -> Figure:
             if portrait.image is not None:
                 axes.imshow(found.task.source.original[row].reshape(found.task.data.shape), cmap="gray_r")
             else:
-                axes.text(0.0, 0.9, _summary(portrait), va="top", fontsize=8, color=INK, wrap=True, parse_math=False,
-                          transform=axes.transAxes)  # fmt: skip
+                axes.text(0.0, 0.9, _summary(portrait), va="top", fontsize=8, color=INK, parse_math=False,
+                          transform=axes.transAxes).set_in_layout(False)  # fmt: skip
             axes.set_title(_caption(found, portrait), loc="left", fontsize=7.5, color=FAINT, parse_math=False)
         figure.suptitle("Not for release: the records of the shortlist", fontsize=9.5, weight="bold", color=INK)
     return figure
@@ -109,7 +111,13 @@ def _caption(found: Exposure, portrait: Portrait) -> str:
 
 def _summary(portrait: Portrait) -> str:
     if portrait.text is not None:
-        return portrait.text
+        return _lines(portrait.text)
     cells = [f"{name} {value:g}" for name, value in portrait.cells[:_MOST_CELLS]]
     more = len(portrait.cells) - len(cells)
-    return ", ".join(cells) + (f" and {more} more" if more else "")
+    return _lines(", ".join(cells) + (f" and {more} more" if more else ""))
+
+
+def _lines(text: str) -> str:
+    """Broken here, since matplotlib looks for formulas in what it wraps itself."""
+    plain = "".join(c if c.isprintable() else " " for c in text[: 2 * _LINES * _LINE])
+    return "\n".join(wrap(plain, _LINE, max_lines=_LINES, placeholder=" …"))

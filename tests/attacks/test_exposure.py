@@ -184,7 +184,7 @@ def test_perplexity_is_that_of_the_tokens_counted():
         (lambda: exposure_extrapolated([np.inf], drawn(1.0)), "finite to extrapolate"),
         (lambda: fit_exposure(drawn(1.0)).p_value(np.random.default_rng(0), 5), "replicates"),
         (lambda: log_perplexity(np.zeros((2, 3)), [0, 1]), "logits must be"),
-        (lambda: log_perplexity(np.zeros((2, 3, 4)), np.full((2, 3), 4)), "labels must be"),
+        (lambda: log_perplexity(np.zeros((2, 3, 4)), np.full((2, 3), 4)), "tokens must be"),
         (lambda: log_perplexity(np.zeros((2, 3, 4)), np.zeros((2, 3))), "whole numbers"),
     ],
 )

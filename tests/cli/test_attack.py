@@ -126,6 +126,17 @@ class TestModels:
         assert code == 0 and not facts["findings"]  # it was trained on nobody
         assert "--model model_of_test_attack:outputs" in facts["command"]
 
+    def test_what_a_model_prints_is_no_part_of_the_report(
+        self, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("sklearn")
+        lines = "print('loading')\ndef outputs(x):\n    print('asked')\n    return x[:, :2]\n"
+        (tmp_path / "model_that_prints.py").write_text(lines)
+        monkeypatch.chdir(tmp_path)
+        code, text, err = call(capsys, "attack", features, "--model", "model_that_prints:outputs", "--json")
+        assert code == 0 and json.loads(text)["attacks"]
+        assert "loading" in err and "asked" in err
+
     def test_a_pickle_only_when_told(self, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         trees = pytest.importorskip("sklearn.tree")
         with np.load(features) as held:
@@ -154,6 +165,8 @@ class TestModels:
         (("--shadows", "nowhere.npz"), "does not exist"),
         (("--trust", "a.b"), "--trust must come with --model"),
         (("--unpickle",), "--unpickle must come with --model"),
+        (("--models", "0"), "--models must not be given with a source without --vulnerable"),
+        (("--vulnerable", "--prior", "0"), "--prior must not be given with --vulnerable"),
         (("--shortlist", "5"), "--shortlist must not be given with a source without --vulnerable"),
         (("--vulnerable", "--prior", "0.1"), "--prior must not be given with --vulnerable"),
         (("--seed", "-1"), "seed"),
@@ -165,6 +178,14 @@ def test_a_mistake_is_one_clear_line(
     code, out, err = call(capsys, "attack", losses, *options, "--out", tmp_path / "out")
     assert (code, out) == (2, "") and named in err
     assert len(err.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_why_no_attack_could_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not what other attacks would have needed."""
+    path = tmp_path / "wide.csv"
+    path.write_text("\n".join(["member,loss,ward", *(f"{i % 2},{i}.5,w{i}" for i in range(120))]))
+    code, _, err = call(capsys, "attack", path, "--slice", "ward", "--out", tmp_path / "out")
+    assert code == 2 and "ward must have at most 100 different values" in err and "needs" not in err
 
 
 def test_vulnerable_gets_its_options_and_its_exit_code(

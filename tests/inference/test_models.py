@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ def test_a_label_that_the_model_never_saw_has_probability_zero() -> None:
     assert answers.classes == ("ant", "cat", "dog", "yak")
     assert (answers.values[:, 3] == 0).all()
     assert answers.values.sum(axis=1) == pytest.approx(1.0)
+
+
+def test_a_model_that_knows_none_of_the_labels() -> None:
+    with pytest.raises(InputError, match=r"m must know some of the labels \(0, 1\), got the classes ant, cat, dog"):
+        ask(fitted(), X, np.arange(60) % 2, "m")
 
 
 def test_numbers_as_classes_match_numbers_of_any_kind() -> None:
@@ -101,6 +107,8 @@ def test_a_torch_module_is_asked_without_dropout() -> None:
         (lambda x: np.full((len(x), 2), np.nan), "finite"),
         (lambda x: [["a", "b"]] * len(x), "numbers"),
         (lambda x: 1 / 0, "ZeroDivisionError"),
+        (lambda x: sys.exit(0), "SystemExit: 0"),
+        (lambda x: np.full((len(x), 2), 1j), "real numbers, got complex128"),
         (object(), "must be a function of x"),
         (dict, "the class dict"),
     ],
@@ -119,7 +127,29 @@ def test_predict_proba_without_classes() -> None:
         ask(Nameless(), X, None, "m")
 
 
+def test_probabilities_that_are_none() -> None:
+    class Thrice:
+        classes_ = np.array(["cat", "dog"])
+
+        def predict_proba(self, x: np.ndarray) -> np.ndarray:
+            return np.full((len(x), 2), 1.5)
+
+    with pytest.raises(InputError, match=r"m must give rows of predict_proba .* got \[1.5, 1.5\]"):
+        ask(Thrice(), X, None, "m")
+    with pytest.raises(InputError, match="the class Thrice"):
+        ask(Thrice, X, None, "m")
+
+
 class TestFiles:
+    def test_a_pickle_or_a_module_that_ends_the_program(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "m.pkl").write_bytes(b"csys\nexit\n(I0\ntR.")
+        with pytest.raises(InputError, match="SystemExit: 0"):
+            load_model(str(tmp_path / "m.pkl"), unpickle=True)
+        (tmp_path / "model_that_ends_it.py").write_text("raise SystemExit(0)\n")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InputError, match="it ended the program with 0"):
+            load_model("model_that_ends_it:f")
+
     def test_a_pickle_is_not_loaded_unasked(self, tmp_path: Path) -> None:
         left = tmp_path / "left-behind"
         for ending in (".pkl", ".pickle", ".joblib", ".pt", ".pth"):

@@ -132,6 +132,34 @@ class TestJoining:
         path.write_text("\n".join(["shadow,id,member,loss", *rows[1:]]))
         with pytest.raises(InputError, match="one row for every shadow and record"):
             read_source(plain_csv, shadows=path)
+        path.write_text("\n".join(["model,id,member,loss", *rows]))
+        with pytest.raises(InputError, match=r"got shape .*, and no column shadow"):
+            read_source(plain_csv, shadows=path)
+        path.write_text("\n".join(["shadow,id,member,lost", *rows]))
+        with pytest.raises(InputError, match="must hold losses, logits or probabilities of the shadows"):
+            read_source(plain_csv, shadows=path)
+
+    def test_shadows_in_both_files(self, arrays: Arrays, whole: Path, tmp_path: Path) -> None:
+        """Else the one file's membership could meet the other file's losses."""
+        losses = cross_entropy(arrays["shadow_logits"], arrays["labels"])
+        path = self.shadows(arrays, tmp_path, np.arange(RECORDS), logits=None, losses=losses)
+        with pytest.raises(InputError, match=r"shadow_logits must be in .*, got it in both"):
+            read_source(whole, shadows=path)
+        np.savez(tmp_path / "p.npz", losses=np.ones(5))
+        with pytest.raises(InputError, match=r"population_logits must be in .*, got it in both"):
+            read_source(whole, population=tmp_path / "p.npz")
+
+    def test_shadows_with_other_classes(self, arrays: Arrays, plain_csv: Path, tmp_path: Path) -> None:
+        path = self.shadows(arrays, tmp_path, np.arange(RECORDS), classes=np.array("0"))
+        with pytest.raises(InputError, match="classes of the source, in the same order"):
+            read_source(plain_csv, shadows=path)
+
+    @pytest.mark.parametrize("change", [{"ids": np.array([["a", "b"]])}, {"member": np.ones(RECORDS)}])
+    def test_shadows_of_another_shape(
+        self, arrays: Arrays, plain_csv: Path, tmp_path: Path, change: dict[str, object]
+    ) -> None:
+        with pytest.raises(InputError, match="got shape"):
+            read_source(plain_csv, shadows=self.shadows(arrays, tmp_path, np.arange(RECORDS), **change))
 
     def test_a_population_of_its_own(self, arrays: Arrays, plain_csv: Path, tmp_path: Path) -> None:
         np.savez(tmp_path / "p.npz", logits=arrays["population_logits"], label=arrays["population_labels"],
@@ -179,12 +207,46 @@ def test_a_csv_with_a_mistake(tmp_path: Path, text: str, message: str) -> None:
         ({"member": np.full(RECORDS, 0.5)}, "member must be 1 or 0"),
         ({"probabilities": np.full((RECORDS, 3), 1 / 3)}, "logits or probabilities, got both"),
         ({"logits": np.zeros((5, 3))}, "must have"),
+        ({"labels": np.zeros(RECORDS, "datetime64[s]")}, "labels must be numbers or names, got datetime64"),
+        ({"labels": np.zeros(RECORDS, complex)}, "labels must be numbers or names, got complex128"),
+        ({"classes": np.array(["0", "1", "2", "3"])}, r"one name per column of the outputs \(3\), got shape \(4,\)"),
+        ({"classes": np.array(["0", "1"]), "labels": np.zeros(RECORDS, int)}, "one name per column of the outputs"),
+        ({"classes": np.array("0")}, r"classes must be .*, got shape \(\)"),
+        ({"classes": np.array(["0", "1", "1"])}, "classes must name each class once"),
+        ({"ids": np.arange(RECORDS).reshape(-1, 1)}, rf"ids must be one per record \({RECORDS}\), got shape"),
+        ({"x": np.zeros((3, 5))}, r"x must have one row per record .*, got shape \(3, 5\)"),
+        ({"x": np.array(1.0)}, r"x must have one row per record .*, got shape \(\)"),
+        ({"population_labels": np.full(80, 9)}, r"population_labels must be in \[0, 3\), got 9 to 9"),
     ],
 )
 def test_arrays_with_a_mistake(arrays: Arrays, tmp_path: Path, change: Arrays, message: str) -> None:
     np.savez(tmp_path / "bad.npz", **(arrays | change))
     with pytest.raises(InputError, match=message):
         read_source(tmp_path / "bad.npz")
+
+
+def test_a_population_needs_labels(arrays: Arrays, tmp_path: Path) -> None:
+    np.savez(tmp_path / "bad.npz", **{k: v for k, v in arrays.items() if k != "population_labels"})
+    with pytest.raises(InputError, match="population_logits must come with population_labels, got none"):
+        read_source(tmp_path / "bad.npz")
+
+
+def test_numbers_of_a_type_that_numpy_lacks(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save
+
+    for kind in (torch.bfloat16, torch.float8_e4m3fn):
+        save({"member": torch.ones(3), "losses": torch.ones(3, dtype=kind)}, tmp_path / "a.safetensors")
+        with pytest.raises(InputError, match=r"a.safetensors must be a safetensors file"):
+            read_source(tmp_path / "a.safetensors")
+
+
+def test_a_parquet_column_given_twice(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [pa.array([1, 0]), pa.array([0.1, 0.2]), pa.array([0.1, 0.2])]
+    parquet.write_table(pa.Table.from_arrays(columns, names=["member", "loss", "loss"]), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="every column once, got 'loss' 2 times"):
+        read_source(tmp_path / "a.parquet")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -199,6 +261,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             read_source(tmp_path / name)
     with pytest.raises(InputError, match="does not exist"):
         read_source(tmp_path / "nowhere.csv")
+    with pytest.raises(InputError, match="is no file"):
+        read_source(tmp_path)
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:

@@ -141,12 +141,13 @@ def test_texts_are_shown_as_texts(tmp_path: Path) -> None:
     assert "letter &lt;" not in (tmp_path / "out" / "release" / "report.html").read_text(encoding="utf-8")
 
 
-def test_names_never_reach_a_formula_renderer(tmp_path: Path) -> None:
-    """Dollar signs in a file's name or texts are no mathematics."""
+@pytest.mark.parametrize("text", ["$x_{$", "so much for $b_x^$ and its like " * 40, "\x07 a\nb $" * 400, "y" * 3000])
+def test_names_never_reach_a_formula_renderer(tmp_path: Path, text: str) -> None:
+    """Dollar signs in a file's name or texts are no mathematics, and no text is too long for the sheet."""
     rng = np.random.default_rng(3)
     path = tmp_path / "cost$in$.npz"
     y = rng.integers(0, 2, 80)
-    np.savez(path, x=rng.normal(size=(80, 3)) + y[:, None], y=y, text=np.array(["$x_{$"] * 80))
+    np.savez(path, x=rng.normal(size=(80, 3)) + y[:, None], y=y, text=np.array([text] * 80))
     examine(path, tmp_path / "out", shortlist=1, models=40, epsilons=(8.0,))
     assert (tmp_path / "out" / "release" / "report.html").is_file()
 
