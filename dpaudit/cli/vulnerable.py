@@ -61,8 +61,8 @@ def vulnerable(
 
 
 def _command(source: str, options: dict[str, int], epsilons: tuple[float, ...], seed: int | None) -> str:
-    """What repeats this, without the seed: reports name none."""
+    """What repeats this: the file without its folder, and no seed."""
     named = [f"--{name} {value}" for name, value in options.items()]
     levels = [f"--epsilon {value:g}" for value in epsilons]
     other = " with another seed than the default" if seed is not None else ""
-    return " ".join(["dpaudit attack", shlex.quote(source), "--vulnerable", *named, *levels]) + other
+    return " ".join(["dpaudit attack", shlex.quote(Path(source).name), "--vulnerable", *named, *levels]) + other
