@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from .. import check
+from ..attacks.metrics import rate
 from ..attacks.signals import logit_margin
 from ..auditor import audit
 from ..bounds.choices import Split
-from ..bounds.tails import upper_limit
 from ..bounds.two_worlds import chosen_threshold, clopper_pearson
 from ..errors import InputError
 from ..interfaces import Model
@@ -20,7 +20,7 @@ from ..trainers.models import ModelStack
 from .classroom import Classroom, Student, make_class
 from .levels import CLIP_NORM, DELTA, Level, make_levels
 from .mechanism import first_step
-from .outcome import DemoResult, LevelResult, Rate, StudentAudit
+from .outcome import DemoResult, LevelResult, StudentAudit
 
 DEFAULT_MODELS = 4000
 LEAST_MODELS = 40
@@ -134,17 +134,6 @@ def judge(
         threshold=chosen_threshold(obs, policy, delta=DELTA, significance=SIGNIFICANCE),
         together=shared.epsilon,
     )
-
-
-def rate(hits: int, trials: int) -> Rate:
-    """A rate with its exact 95 % interval.
-
-    >>> rate(0, 100).low, round(rate(0, 100).high, 4)
-    (0.0, 0.0362)
-    """
-    tail = SIGNIFICANCE / 2
-    low = 1.0 - float(upper_limit(trials - hits, trials, tail))
-    return Rate(hits, trials, low, float(upper_limit(hits, trials, tail)))
 
 
 def _child(seed: int, purpose: int, number: int) -> int:

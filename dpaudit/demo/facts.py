@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ..attacks.metrics import Rate
 from ..records import FloatArray
 from . import words
 from .classroom import CLUBS, FRESH, GENERATOR, HOBBIES, STUDENTS, UNIT_HOURS
 from .experiment import SCORE
-from .outcome import DemoResult, LevelResult, Rate, StudentAudit
+from .outcome import DemoResult, LevelResult, StudentAudit
 
 SCHEMA = "dpaudit.demo/1"
 BINS = 48

@@ -13,13 +13,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Patch
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
+from ..attacks.metrics import Rate
 from ..records import FloatArray
 from ..report import wording as w
 from ..report.figures import COLOURS, FAINT, INK, MEMBER, OTHER, RULE, SHOWN, STYLE
 from .classroom import CLUBS, HOBBIES
 from .facts import histogram
 from .mechanism import ANGLES
-from .outcome import DemoResult, LevelResult, Rate, StudentAudit
+from .outcome import DemoResult, LevelResult, StudentAudit
 from .words import share
 
 WIDTH = 9.0

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..attacks.metrics import Rate
 from ..bounds.choices import Split
 from ..records import Accuracy, Audit, Bound, FloatArray
 from .classroom import Classroom, Student
 from .levels import Level
 from .mechanism import FirstStep
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A binomial rate with its exact two-sided 95 % Clopper–Pearson interval."""
-
-    hits: int
-    trials: int
-    low: float
-    high: float
-
-    @property
-    def value(self) -> float:
-        """``hits`` / ``trials``."""
-        return self.hits / self.trials
 
 
 @dataclass(frozen=True, eq=False)

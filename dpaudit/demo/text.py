@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from ..attacks.metrics import Rate
 from ..report import wording as w
 from . import words
 from .facts import command
-from .outcome import DemoResult, LevelResult, Rate, StudentAudit
+from .outcome import DemoResult, LevelResult, StudentAudit
 
 WIDTH = 100
 _COLUMNS = (12, 9, 10, 19, 19, 8, 9, 14)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..attacks.metrics import Rate
 from ..records import Verdict
 from ..report import wording as w
 from .classroom import FRESH, KNITTING_HOURS, STUDENTS
 from .experiment import SCORE, SPLIT_FRACTION
 from .levels import CLIP_NORM, SAMPLING_RATE, STEPS
-from .outcome import DemoResult, LevelResult, Rate, StudentAudit
+from .outcome import DemoResult, LevelResult, StudentAudit
 
 WHY_DELTA = (
     f"δ = {w.delta(1e-5)} lies far below 1/{STUDENTS} ≈ {1 / STUDENTS:.3f}: a mechanism that with probability δ gives "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..report.writing import json_text, replace_release, write_figures
+from ..report.writing import json_text, replace_release, write_figures, write_pages
 from .facts import document
 from .outcome import Frontier
 from .tables import points_csv
@@ -34,5 +34,4 @@ def _write(found: Frontier, folder: Path) -> None:
         "frontier.txt": render_text(found),
         "frontier.csv": points_csv(found),
     }
-    for name, content in pages.items():
-        (folder / name).write_text(content, encoding="utf-8", newline="\n")
+    write_pages(pages, folder)

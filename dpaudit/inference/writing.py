@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..data.scores import tensor_bytes
-from ..report.writing import json_text, replace_release, write_figures
+from ..report.writing import json_text, replace_release, write_figures, write_pages
 from ..store import RETAINED, write_aside
 from .facts import document
 from .outcome import Inference
@@ -44,5 +44,4 @@ def _write(found: Inference, folder: Path) -> None:
         "report.html": attack_page(found, svgs),
         "report.txt": render_text(found),
     }
-    for name, content in pages.items():
-        (folder / name).write_text(content, encoding="utf-8", newline="\n")
+    write_pages(pages, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,32 @@ def html_page(facts: Mapping[str, Any], svgs: Mapping[str, str]) -> str:
     Args:
         svgs: SVG text of the figures by name, as :func:`~dpaudit.report.figures.draw` names them.
     """
-    figures = {name: inline(svg, f"f{i}") for i, (name, svg) in enumerate(svgs.items())}
+    figures = inlined(svgs)
     names = [file_name(i, audit["name"]) for i, audit in enumerate(facts["audits"])]
     return _environment().get_template("report.html.j2").render(facts=facts, figures=figures, names=names)
+
+
+def environment(templates: Path, shown: Callable[[str], str] = str) -> Environment:
+    """Jinja2 as all pages use it: everything escaped, a name that is missing is an error.
+
+    Args:
+        templates: the folder of the templates.
+        shown: what to do with every text before it is put into the page.
+    """
+    return Environment(
+        loader=FileSystemLoader(templates),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: shown(value) if type(value) is str else value,
+    )
+
+
+def inlined(svgs: Mapping[str, str]) -> dict[str, Markup]:
+    """Figures as elements of one page, by name."""
+    return {name: inline(svg, f"f{i}") for i, (name, svg) in enumerate(svgs.items())}
 
 
 def inline(svg: str, prefix: str) -> Markup:
@@ -38,16 +61,9 @@ def inline(svg: str, prefix: str) -> Markup:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    ours = environment(TEMPLATES)
     for name in "at_least at_most p_value percent confidence counts settings leading delta".split():
-        environment.filters[name] = getattr(wording, name)
-    environment.filters["capital"] = lambda text: text[:1].upper() + text[1:]
-    environment.globals.update(w=wording, colours=COLOURS)
-    return environment
+        ours.filters[name] = getattr(wording, name)
+    ours.filters["capital"] = lambda text: text[:1].upper() + text[1:]
+    ours.globals.update(w=wording, colours=COLOURS)
+    return ours

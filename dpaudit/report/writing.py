@@ -69,6 +69,11 @@ def _write(result: RunResult, folder: Path) -> None:
         "report.txt": text_page(facts),
         "bounds.csv": bounds_csv(facts),
     }
+    write_pages(pages, folder)
+
+
+def write_pages(pages: Mapping[str, str], folder: Path) -> None:
+    """Texts by file name, with the same bytes on every system."""
     for name, content in pages.items():
         (folder / name).write_text(content, encoding="utf-8", newline="\n")
 

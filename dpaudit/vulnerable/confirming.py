@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from .. import check
 from ..accounting.claims import Claim
+from ..attacks.metrics import Rate, rate
 from ..attacks.shadow import lira, lira_leave_one_out
 from ..bounds.choices import Fixed
-from ..bounds.tails import upper_limit
 from ..bounds.two_worlds import best_threshold, clopper_pearson
 from ..errors import InputError
 from ..records import Adjacency, BoolArray, Bound, Design, Observations
@@ -24,21 +24,6 @@ Array = NDArray[np.float64]
 
 INTERVAL = 0.95  # of a rate by itself
 MODE, VARIANCE = "online", "shrink"
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A share of independent trials with its exact two-sided interval at 95 %, for this one rate by itself."""
-
-    hits: int
-    trials: int
-    low: float
-    high: float
-
-    @property
-    def value(self) -> float:
-        """``hits`` / ``trials``."""
-        return self.hits / self.trials
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +104,8 @@ def confirm(
             RecordResult(
                 name=name,
                 bound=replace(bound, threshold=policy(set_aside, family)),
-                tpr=_rate(inside > 0, len(inside)),
-                fpr=_rate(outside > 0, len(outside)),
+                tpr=_rate(inside > 0),
+                fpr=_rate(outside > 0),
                 pairs=_pairs(inside, outside),
                 threshold=float(thresholds[i]),
                 inside=inside,
@@ -167,13 +152,11 @@ def policy(set_aside: int, family: int) -> str:
     )
 
 
-def _rate(hits: NDArray[np.bool_], trials: int) -> Rate:
-    count, tail = int(hits.sum()), (1 - INTERVAL) / 2
-    low = 1.0 - float(upper_limit(trials - count, trials, tail))
-    return Rate(count, trials, low, float(upper_limit(count, trials, tail)))
+def _rate(hits: NDArray[np.bool_]) -> Rate:
+    return rate(int(hits.sum()), len(hits), INTERVAL)
 
 
 def _pairs(inside: Array, outside: Array) -> Rate:
     """Model by model, the first with the record against the first without it, and so on."""
     count = min(len(inside), len(outside))
-    return _rate(inside[:count] > outside[:count], count)
+    return _rate(inside[:count] > outside[:count])

@@ -6,8 +6,9 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from ..attacks.metrics import Rate
 from . import words
-from .confirming import Rate, RecordResult
+from .confirming import RecordResult
 from .outcome import Exposure, LevelResult, average
 from .task import CHECKPOINTS, SIGNAL, STATISTIC, settings_of
 

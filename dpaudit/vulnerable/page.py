@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from ..report import wording
 from ..report.figures import COLOURS
-from ..report.html import inline
+from ..report.html import environment, inlined
 from . import words
 from .outcome import Exposure, average
 from .showing import Portrait
@@ -23,26 +21,19 @@ def release_page(found: Exposure, svgs: Mapping[str, str]) -> str:
     Args:
         svgs: SVG text of the figures by name, as :func:`~dpaudit.vulnerable.figures.draw` names them.
     """
-    figures = {name: inline(svg, f"f{i}") for i, (name, svg) in enumerate(svgs.items())}
     return (
-        _environment()
+        environment(TEMPLATES, words.tight)
         .get_template("report.html.j2")
-        .render(f=found, task=found.task, words=words, w=wording, figures=figures, colours=COLOURS, average=average)
+        .render(
+            f=found, task=found.task, words=words, w=wording, figures=inlined(svgs), colours=COLOURS, average=average
+        )
     )
 
 
 def records_page(found: Exposure, portraits: Sequence[Portrait]) -> str:
     """``records.html``: the records themselves, for the eyes of whoever holds the data."""
     return (
-        _environment()
+        environment(TEMPLATES, words.tight)
         .get_template("records.html.j2")
         .render(f=found, task=found.task, words=words, w=wording, portraits=portraits)
     )
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-        finalize=lambda value: words.tight(value) if type(value) is str else value,
-    )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..attacks.metrics import Rate
 from ..records import Verdict
 from ..report import wording as w
-from .confirming import Rate
 from .outcome import Exposure, LevelResult, average
 from .task import CHECKPOINTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..data.scores import tensor_bytes
-from ..report.writing import json_text, replace_release, write_figures
+from ..report.writing import json_text, replace_release, write_figures, write_pages
 from ..store import RETAINED, write_aside
 from .facts import document
 from .outcome import Exposure, LevelResult
@@ -42,8 +42,7 @@ def _write(found: Exposure, folder: Path) -> None:
         "report.txt": render_text(found),
         "bounds.csv": bounds_csv(found),
     }
-    for name, content in pages.items():
-        (folder / name).write_text(content, encoding="utf-8", newline="\n")
+    write_pages(pages, folder)
 
 
 def _retain(found: Exposure, folder: Path) -> None:

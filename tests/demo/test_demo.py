@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpaudit.attacks.metrics import rate
 from dpaudit.attacks.signals import logit_margin
 from dpaudit.bounds import Fixed, Split
 from dpaudit.bounds.two_worlds import chosen_threshold, clopper_pearson
 from dpaudit.demo import DemoResult, render_text, run_demo, words, write
-from dpaudit.demo.experiment import DELTA, SIGNIFICANCE, SPLIT_FRACTION, rate
+from dpaudit.demo.experiment import DELTA, SIGNIFICANCE, SPLIT_FRACTION
 from dpaudit.demo.facts import SCHEMA, document, histogram
 from dpaudit.demo.outcome import LevelResult
 from dpaudit.errors import InputError

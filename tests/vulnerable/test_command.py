@@ -50,7 +50,10 @@ def test_prints_the_report_and_leaves_a_release(spec: Path, tmp_path: Path, caps
         f"report: {out / 'release' / 'report.html'}",
         f"the records themselves, not for release: {out / 'retained' / 'records.html'}",
     ]
-    assert f"Again: dpaudit attack {spec.name} --vulnerable --shortlist 2 --models 40 --epsilon 1 with another seed" in text
+    assert (
+        f"Again: dpaudit attack {spec.name} --vulnerable --shortlist 2 --models 40 --epsilon 1 with another seed"
+        in text
+    )
     assert "602214076" not in text
 
 
