@@ -27,6 +27,7 @@ from .spec import Spec, TestSpec, load_spec
 SCHEMA = "dpaudit.plan/1"
 CHUNK, STACKS = 25, 2
 _DEFAULT_FIRST_SHARE = 0.8
+VERSIONS = "numpy", "scipy", "torch", "numba", "dp-accounting"  # of packages that decide about bits
 _NOT_IN_RUNS = ("report", "cli", "demo", "frontier", "inference", "vulnerable")  # what no result of a run depends on
 _DATA, _CANARIES, _COINS, _TRAINING = range(4)
 
@@ -226,7 +227,7 @@ def code_of(spec: Spec, user: str = "") -> dict[str, str]:
         part = file.relative_to(package).parts[0]
         if part == user or part not in _NOT_IN_RUNS:
             ours.update(file.read_bytes())
-    versions = {name: _version(name) for name in ("numpy", "scipy", "torch", "dp-accounting")}
+    versions = {name: _version(name) for name in VERSIONS}
     named = [name for t in spec.trainers for name in (t.trainer, t.settings.get("model")) if isinstance(name, str)]
     theirs = {f"source of {name}": _module_digest(name) for name in named if ":" in name}
     return {"dpaudit": ours.hexdigest()[:16], **versions, **theirs}

@@ -18,7 +18,7 @@ from .attacks.coins import CanaryCoins, write_canaries
 from .attacks.planned import PLANNED
 from .attacks.signals import SIGNALS
 from .errors import need_extra
-from .plan import CHUNK, STACKS, Plan, Unit, make_plan
+from .plan import CHUNK, STACKS, VERSIONS, Plan, Unit, make_plan
 from .records import Accuracy, BoolArray, CanaryFamily, Design, Observations, PlannedTest, RunResult
 from .report import write_release
 from .spec import Spec
@@ -289,7 +289,7 @@ def environment(code: Mapping[str, str]) -> dict[str, Any]:
     dirty = None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no"))
     from . import __version__
 
-    versions = {name: code[name] for name in ("numpy", "scipy", "torch", "dp-accounting")}
+    versions = {name: code[name] for name in VERSIONS}
     return {"commit": commit, "dirty": dirty, "versions": {"dpaudit": __version__, **versions}}
 
 

@@ -42,7 +42,7 @@ def document(result: DemoResult) -> dict[str, Any]:
         "first_step": _first_step(result),
         "levels": [_level(entry) for entry in result.levels],
         "limits": list(words.LIMITS),
-        "environment": {"versions": {name: version(name) for name in ("dpaudit", "numpy", "scipy", "torch")}},
+        "environment": {"versions": {name: version(name) for name in ("dpaudit", "numpy", "scipy", "torch", "numba")}},
     }
 
 

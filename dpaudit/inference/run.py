@@ -18,6 +18,7 @@ from ..attacks.metrics import FPRS, PRIOR, Measures, measure, slices, threshold
 from ..attacks.registry import ATTACKS, Attack
 from ..bounds.designs import digest
 from ..errors import InputError, MissingExtra
+from ..plan import VERSIONS
 from ..records import BoolArray
 from ..runner import environment
 from .outcome import AttackResult, Inference, Test
@@ -100,7 +101,7 @@ def infer(
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in ("numpy", "scipy", "torch", "dp-accounting"):
+    for name in VERSIONS:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -253,6 +253,14 @@ class ImageStack:
         """The untrained matrices of one model."""
         return self._net.start(self._hidden, self._classes, seed)
 
+    def stacked(self, matrices: Sequence[NDArray[np.float32]], place: torch.device) -> Tensor:
+        """One layer of all models; see :class:`~dpaudit.trainers.engine.Body`."""
+        return torch.from_numpy(np.stack(matrices)).to(place)
+
+    def steps(self, layers: list[Tensor], data: Data, clip_norm: float | Tensor | None, rate: float) -> engine.Step:
+        """What does one step; see :class:`~dpaudit.trainers.engine.Body`."""
+        return engine.steps_of(self.gradient_step, layers, data, clip_norm, rate)
+
     def network(
         self,
         layers: tuple[NDArray[np.float32], ...],
@@ -266,7 +274,7 @@ class ImageStack:
     def gradient_step(
         self, layers: list[Tensor], batch: engine.Batch, clip_norm: float | Tensor | None, rate: float
     ) -> Tensor | None:
-        """Subtract ``rate`` times the sum of the (clipped) gradients; see :class:`~dpaudit.trainers.engine.Body`."""
+        """Subtract ``rate`` times the sum of the (clipped) gradients, and count as :func:`.engine.counted` does."""
         totals, counts = self.sums(layers, batch, clip_norm)
         for layer, total in zip(layers, totals, strict=True):
             layer.sub_(total, alpha=rate)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -32,7 +33,6 @@ from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
 
-_LARGE = 2**15  # numbers in a matrix
 _LARGEST = float(np.finfo(np.float32).max)  # of what a tensor can be scaled by
 
 
@@ -45,14 +45,12 @@ class Batch:
         y: int64, shape ``(K, B, 1)``.
         squares: squared norms of the rows of ``x``, shape ``(K, B)``.
         real: 1 where the place holds a record, 0 where it is padding, shape ``(K, B)``.
-        sizes: how many records each model's batch has, and they come first; empty: not known.
     """
 
     x: Tensor
     y: Tensor
     squares: Tensor
     real: Tensor
-    sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +63,11 @@ class Backward:
             ``inputs[k, b] ⊗ slopes[k, b]``. In memory the last lies as ``(K, outputs, B)``: classes are few, and
             operations along B are the fast ones.
         first_squares: squared norms of the rows of the first of ``inputs``, shape ``(K, B)``.
-        sizes: as in :class:`Batch`.
     """
 
     inputs: list[Tensor]
     slopes: list[Tensor]
     first_squares: Tensor
-    sizes: Sequence[int] = ()
 
     @property
     def input_squares(self) -> list[Tensor]:
@@ -89,11 +85,7 @@ class Backward:
     def subtract_from(self, layers: Sequence[Tensor], rate: float) -> None:
         """Subtract ``rate`` times the sum of each model's gradients from the layers, in place."""
         for layer, inputs, slope in zip(layers[:-1], self.inputs, self.slopes, strict=False):
-            if _taken_apart(layer, self.sizes):
-                for matrix, a, g in _one_by_one(self.sizes, layer, inputs, slope):
-                    matrix.addmm_(a.t(), g, alpha=-rate)
-            else:
-                layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
+            layer.baddbmm_(inputs.transpose(1, 2), slope, alpha=-rate)
         last = torch.bmm(self.slopes[-1].transpose(1, 2), self.inputs[-1])
         layers[-1].sub_(last.transpose(1, 2), alpha=rate)
 
@@ -108,10 +100,18 @@ class RecordTable:
         self.y = torch.from_numpy(np.append(data.y, 0)).to(device)
         self.squares = self.x.square().sum(-1)
 
-    def batch(self, index: Tensor, sizes: Sequence[int] = ()) -> Batch:
-        """The records numbered ``index``, shape ``(K, B)``; ``sizes`` as in :class:`Batch`."""
+    def batch(self, index: Tensor) -> Batch:
+        """The records numbered ``index``, shape ``(K, B)``."""
         x, y = torch.embedding(self.x, index), torch.take(self.y, index)
-        return Batch(x, y.unsqueeze(-1), torch.take(self.squares, index), x[..., -1], sizes)
+        return Batch(x, y.unsqueeze(-1), torch.take(self.squares, index), x[..., -1])
+
+
+Step = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int32] | None]
+"""``step(index, sizes)``: numbers of the records in each model's batch, ``(K, B)``, and how many of them there are.
+
+With clipping it returns how many gradients of each model were scaled down and, if any were, how many dropped: shape
+``(K, 1)`` or ``(K, 2)``.
+"""
 
 
 class Body(Protocol):
@@ -120,14 +120,11 @@ class Body(Protocol):
     def start(self, seed: int) -> list[NDArray[np.float32]]:
         """The untrained matrices of one model, each ``(inputs + 1, outputs)``."""
 
-    def gradient_step(
-        self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float
-    ) -> Tensor | None:
-        """Subtract ``rate`` times the sum of the (clipped) gradients, from layers ``(K, inputs + 1, outputs)``.
+    def stacked(self, matrices: Sequence[NDArray[np.float32]], place: torch.device) -> Tensor:
+        """One layer of all models, ``(K, inputs + 1, outputs)``, contiguous as it is or with its last two exchanged."""
 
-        Returns:
-            With clipping, how many gradients of each model were scaled down and how many dropped; see :func:`counted`.
-        """
+    def steps(self, layers: list[Tensor], data: Data, clip_norm: float | Tensor | None, rate: float) -> Step:
+        """What subtracts ``rate`` times the sum of a batch's (clipped) gradients from the layers, in place."""
 
     def network(
         self,
@@ -158,8 +155,11 @@ def fit(
     Raises:
         InputError: torch has no such device.
     """
+    from .perceptrons import PerceptronStack
+
     common = settings if isinstance(settings, GradientDescent) else settings[0]
-    body = Perceptron(data.features, common.hidden, data.classes)
+    kind = PerceptronStack if find_device(device).type == "cpu" else Perceptron
+    body = kind(data.features, common.hidden, data.classes)
     return fit_body(body, settings, data, member, seeds, device=device, keep_iterates=keep_iterates, stop=stop)
 
 
@@ -178,13 +178,13 @@ def fit_body(
     place = find_device(device)
     common = settings if isinstance(settings, GradientDescent) else settings[0]
     starts = [body.start(seed) for seed in seeds]
-    layers = [torch.from_numpy(np.stack(matrices)).to(place) for matrices in zip(*starts, strict=True)]
+    layers = [body.stacked(matrices, place) for matrices in zip(*starts, strict=True)]
     start = _flat(layers)
     released = np.empty((len(seeds), common.steps, start.shape[1]), np.float32) if keep_iterates else None
     privacy, stop = _privacy(settings, data, place), stop or threading.Event()
     with torch.inference_mode():
         counts = _descend(body, common, privacy, data, member, seeds, layers, released, stop)
-    final = [layer.cpu().numpy() for layer in layers]
+    final = [np.ascontiguousarray(layer.cpu().numpy()) for layer in layers]
     return [
         body.network(tuple(layer[k] for layer in final), start[k], None if released is None else released[k], counts[k])
         for k in range(len(seeds))
@@ -203,10 +203,18 @@ class Perceptron:
         """The untrained matrices of one model."""
         return start_layers(self.features, self.hidden, self.classes, seed)
 
+    def stacked(self, matrices: Sequence[NDArray[np.float32]], place: torch.device) -> Tensor:
+        """One layer of all models; see :class:`Body`."""
+        return torch.from_numpy(np.stack(matrices)).to(place)
+
+    def steps(self, layers: list[Tensor], data: Data, clip_norm: float | Tensor | None, rate: float) -> Step:
+        """What does one step; see :class:`Body`."""
+        return steps_of(self.gradient_step, layers, data, clip_norm, rate)
+
     def gradient_step(
         self, layers: list[Tensor], batch: Batch, clip_norm: float | Tensor | None, rate: float
     ) -> Tensor | None:
-        """Subtract ``rate`` times the sum of the (clipped) gradients; see :class:`Body`."""
+        """Subtract ``rate`` times the sum of the (clipped) gradients, and count as :func:`counted` does."""
         step = backward(layers, batch)
         counts = weigh(step, clip_norm)
         step.subtract_from(layers, rate)
@@ -221,6 +229,24 @@ class Perceptron:
     ) -> Network:
         """One model as it leaves training."""
         return Network(layers, start, released, counts=counts)
+
+
+GradientStep = Callable[[list[Tensor], Batch, float | Tensor | None, float], Tensor | None]
+
+
+def steps_of(
+    gradient_step: GradientStep, layers: list[Tensor], data: Data, clip_norm: float | Tensor | None, rate: float
+) -> Step:
+    """Steps on batches of records that are gathered on the layers' device."""
+    place = layers[0].device
+    table = RecordTable(data, place)
+
+    def step(index: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        batch = table.batch(torch.from_numpy(index).to(place))
+        counts = gradient_step(layers, batch, clip_norm, rate)
+        return None if counts is None else counts.t().to("cpu", torch.int32).numpy()
+
+    return step
 
 
 def start_layers(features: int, hidden: Sequence[int], classes: int, seed: int) -> list[NDArray[np.float32]]:
@@ -240,36 +266,15 @@ def backward(layers: Sequence[Tensor], batch: Batch) -> Backward:
     """Forward and backward pass of the cross-entropy of each example, not averaged over anything."""
     inputs = [batch.x]
     for layer in layers[:-1]:
-        inputs.append(_relu(_products(inputs[-1], layer, batch.sizes), batch.real))
+        inputs.append(_relu(torch.bmm(inputs[-1], layer), batch.real))
     logits = torch.bmm(layers[-1].transpose(1, 2), inputs[-1].transpose(1, 2))
     slope = torch.softmax(logits, 1).transpose(1, 2)
     slope.scatter_(-1, batch.y, -1.0, reduce="add")
     slopes = [slope]
     for number in range(len(layers) - 1, 0, -1):
-        back = _products(slopes[0], layers[number][:, :-1].transpose(1, 2), batch.sizes)
+        back = torch.bmm(slopes[0], layers[number][:, :-1].transpose(1, 2))
         slopes.insert(0, torch.ops.aten.threshold_backward(back, inputs[number][..., :-1], 0.0))
-    return Backward(inputs, slopes, batch.squares, batch.sizes)
-
-
-def _products(rows: Tensor, matrices: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Each model's rows ``(K, B, n)`` times its matrix ``(K, n, m)``."""
-    if not _taken_apart(matrices, sizes):
-        return torch.bmm(rows, matrices)
-    out = rows.new_zeros((*rows.shape[:2], matrices.shape[2]))
-    for matrix, a, place in _one_by_one(sizes, matrices, rows, out):
-        torch.mm(a, matrix, out=place)
-    return out
-
-
-def _taken_apart(matrices: Tensor, sizes: Sequence[int]) -> bool:
-    """Whether products are taken model by model, without the padding: of matrices large enough to be worth it."""
-    return len(sizes) > 0 and matrices[0].numel() >= _LARGE and matrices.device.type == "cpu"
-
-
-def _one_by_one(sizes: Sequence[int], matrices: Tensor, *rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Each model's matrix and the rows of its records."""
-    for size, matrix, *parts in zip(sizes, matrices, *rows, strict=True):
-        yield matrix, *(part[:size] for part in parts)
+    return Backward(inputs, slopes, batch.squares)
 
 
 def _relu(z: Tensor, real: Tensor) -> Tensor:
@@ -384,52 +389,36 @@ def _descend(
     stop: threading.Event,
 ) -> NDArray[np.int32]:
     """All steps, in place on ``layers``; the counts of each model's steps, ``(K, steps, 3)`` as in :class:`Network`."""
-    place = layers[0].device
-    table = RecordTable(data, place)
     rate = settings.learning_rate / settings.divisor(data)
-    noise = None if privacy.deviation is None else _noise(seeds, layers)
-    flat = [layer.view(len(layer), -1) for layer in layers]
+    step = body.steps(layers, data, privacy.clip_norm, rate)
+    noise = None if privacy.deviation is None else _noise(seeds, layers, privacy.deviation)
     counts, done = np.zeros((len(seeds), settings.steps, 3), np.int32), 0
     generators = [stream(s, "sampling") for s in seeds]
     for block in batch_blocks(generators, member, settings.sampling_rate, settings.steps, settings.sampler):
-        index = torch.from_numpy(block.index).to(place)
-        counts[:, done : done + len(index), 0] = block.sizes.T
-        for chosen, sizes in zip(index, block.sizes.tolist(), strict=True):
+        counts[:, done : done + len(block.index), 0] = block.sizes.T
+        for chosen, sizes in zip(block.index, block.sizes, strict=True):
             if stop.is_set():
                 return counts
-            if any(sizes):
-                batch = table.batch(chosen[:, : max(sizes)], sizes)
-                found = body.gradient_step(layers, batch, privacy.clip_norm, rate)
+            if sizes.any():
+                found = step(chosen[:, : sizes.max()], sizes)
                 if found is not None:
-                    counts[:, done, 1 : 1 + len(found)] = found.t().cpu().numpy()
-            if noise is not None and privacy.deviation is not None:
-                _subtract_noise(flat, noise, privacy.deviation)
+                    counts[:, done, 1 : 1 + found.shape[1]] = found
+            if noise is not None:
+                noise()
             if released is not None:
                 released[:, done] = _flat(layers)
             done += 1
     return counts
 
 
-def _noise(seeds: Sequence[int], layers: list[Tensor]) -> NoiseSource | DeviceNoise:
-    parameters = sum(layer[0].numel() for layer in layers)
-    if layers[0].device.type == "cpu":
-        return NoiseSource(seeds, parameters)
-    return DeviceNoise(seeds, parameters, layers[0].device)
-
-
-def _subtract_noise(layers: list[Tensor], noise: NoiseSource | DeviceNoise, deviation: float | Tensor) -> None:
-    """Subtract ``deviation`` times the next step's noise from the layers, each ``(K, parameters of the layer)``."""
-    for models, columns, piece in noise.pieces():
-        rows, start = torch.as_tensor(piece), 0
-        for layer in layers:
-            low, high = (min(max(end - start, 0), layer.shape[1]) for end in (columns.start, columns.stop))
-            if low < high:
-                part = rows[:, low + start - columns.start : high + start - columns.start]
-                if isinstance(deviation, Tensor):
-                    layer[models, low:high].addcmul_(part, deviation[models], value=-1.0)
-                else:
-                    layer[models, low:high].sub_(part, alpha=deviation)
-            start += layer.shape[1]
+def _noise(seeds: Sequence[int], layers: list[Tensor], deviation: float | Tensor) -> Callable[[], None]:
+    """What subtracts ``deviation`` times the next step's noise from the layers, in their order in memory."""
+    flat = [(layer if layer.is_contiguous() else layer.transpose(1, 2)).view(len(layer), -1) for layer in layers]
+    place = flat[0].device
+    scale = flat[0].new_empty((len(seeds), 1)).copy_(torch.as_tensor(deviation)).neg_().view(-1)
+    if place.type == "cpu":
+        return partial(NoiseSource(seeds).add_to, [layer.numpy() for layer in flat], scale.numpy())
+    return partial(DeviceNoise(seeds, place).add_to, flat, scale)
 
 
 def _flat(layers: Sequence[Tensor]) -> NDArray[np.float32]:

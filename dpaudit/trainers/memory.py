@@ -12,11 +12,11 @@ from .. import check
 from ..interfaces import Trainer
 from ..records import Data
 from .external import ObjectTrainer
-from .noise import COLUMNS, WORDS
 from .settings import GradientDescent
 
 _FEWEST, _MOST = 4, 32  # models of a stack: fewer spend their time between operations, more gain nothing
-_CACHE = 6 * 2**20  # bytes of weights and batches of a stack: with more, each operation waits for the memory
+_CACHE = 3 * 2**20  # bytes of weights and batches of a stack: with more, each operation waits for the memory
+_TILED = 6 * 2**20  # the same with convolutions, which are done in tiles
 _SHARE = 1 / 32  # of the memory, for one stack
 _UNKNOWN = 4 * 2**30  # bytes, on machines that do not say
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -47,7 +47,7 @@ def choose_chunk(trainer: Trainer | Sequence[Trainer], data: Data, memory: int |
     trainers = trainer if isinstance(trainer, Sequence) else [trainer]
     settings = [t.trainer if isinstance(t, ObjectTrainer) else t for t in trainers]
     stacked = [s for s in settings if isinstance(s, GradientDescent) and s.stacks]
-    fast = [max(_FEWEST, _CACHE // cache_bytes(s, data)) for s in stacked]
+    fast = [max(_FEWEST, (_TILED if s.convolutional else _CACHE) // cache_bytes(s, data)) for s in stacked]
     held = [max(1, int(budget / model_bytes(s, data))) for s in stacked]
     return min([_MOST, *fast, *held])
 
@@ -61,9 +61,9 @@ def cache_bytes(settings: GradientDescent, data: Data) -> int:
 def model_bytes(settings: GradientDescent, data: Data) -> int:
     """About how many bytes one more model adds to a stack in training, beside the iterates that may be kept."""
     widths, parameters = _widths(settings, data), _parameters(settings, data)
-    # Weights and their start; bits of the noise; a batch and, per layer, what goes in, comes out and its derivative.
+    # Weights and their start; a batch and, per layer, what goes in, comes out and its derivative.
     batch = _places(settings, data) * (2 * widths[0] + 4 * sum(widths[1:]))
-    return 4 * (2 * parameters + min(parameters + 2 * WORDS, COLUMNS) + batch)
+    return 4 * (2 * parameters + batch)
 
 
 def _widths(settings: GradientDescent, data: Data) -> list[int]:

@@ -1,12 +1,8 @@
-"""Gaussian noise for training, one independent stream per model: the dearest part of a private step.
+"""Gaussian noise for training, one independent stream per model.
 
-Bits come from SFC64 (Chris Doty-Humphrey's, of PractRand, as numpy has it): 256 bits of state, 64 of which count, so
-no stream repeats within 2⁶⁴ words. Each model's is seeded with 192 bits that numpy's ``SeedSequence`` hashes from the
-model's seed, so two streams overlap with negligible probability. For each step a model takes as many words as it has
-pairs of parameters, whatever it is stacked with. The two halves u and v of the bits of a step become normal numbers by
-Box and Muller (1958): √(−2 ln u)·cos 2πv and √(−2 ln u)·sin 2πv, in float32 operations on whole arrays, which is three
-to four times as fast as numpy's ziggurat. u has 32 bits, the last of them 1, so the largest value is 6.66, which
-a normal variable exceeds once in 4·10¹⁰ draws.
+Each model has a key of 128 bits that numpy's ``SeedSequence`` hashes from the model's seed. The noise of a step is a
+function of key, step and place (:mod:`.normal`), whatever the model is stacked with. Two of a million models share a
+key with a probability of 10⁻²⁷.
 
 Neither generator nor rounding withstand an adversary who knows of them (Mironov 2012, "On significance of the least
 significant bits for differential privacy"): this is noise for audits and experiments.
@@ -14,25 +10,17 @@ significant bits for differential privacy"): this is noise for audits and experi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import normal
 from .seeds import stream
 
 if TYPE_CHECKING:
     import torch
-
-COLUMNS = 2**17  # parameters of a model whose noise is made at once; another number is another stream
-PIECE = 2**18  # numbers made at once; long operations let threads work side by side, however Python's lock is passed
-WORDS = 2**14  # bits drawn at once for a model, if need be for several steps: at least so many words
-_ODD = np.uint64(2**32 + 1)  # the last bit of both halves of a word
-_UNIT, _TURN = np.float32(2.0**-32), np.float32(np.pi * 2.0**-31)
-
-Piece = tuple[slice, slice, NDArray[np.float32]]
-"""Some models, some of their parameters, and the noise of these, shape ``(models, parameters)``."""
 
 
 class NoiseSource:
@@ -40,82 +28,47 @@ class NoiseSource:
 
     Args:
         seeds: one per model.
-        parameters: how many each has.
     """
 
-    def __init__(self, seeds: Sequence[int], parameters: int) -> None:
-        self._generators = [stream(seed, "noise") for seed in seeds]
-        self._parameters = parameters
-        self._width = min(2 * ((parameters + 1) // 2), COLUMNS)  # columns of a piece, but for the last
-        self._models = max(1, PIECE // self._width)
-        shape = min(self._models, len(seeds)), self._width // 2
-        self._radius, self._angle = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        self._out = np.empty((shape[0], self._width), np.float32)
-        self._ahead = 1 if parameters > self._width else max(1, WORDS // shape[1])
-        self._words = np.empty((len(seeds) if self._ahead > 1 else shape[0], self._ahead, shape[1]), np.uint64)
-        self._next = -1
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self._keys = np.stack([stream(seed, "noise").integers(0, 2**32, 4, np.uint32) for seed in seeds])
+        self._step = 0
 
-    def step(self) -> NDArray[np.float32]:
-        """The next step's noise as one array, shape ``(models, parameters)``."""
-        whole = np.empty((len(self._generators), self._parameters), np.float32)
-        for models, columns, noise in self.pieces():
-            whole[models, columns] = noise
-        return whole
+    def add_to(self, layers: Sequence[NDArray[np.float32]], scale: NDArray[np.float32]) -> None:
+        """Add the next step's noise times ``scale``.
 
-    def pieces(self) -> Iterator[Piece]:
-        """The next step's noise, in pieces that each overwrite the one before."""
-        self._next = (self._next + 1) % self._ahead
-        for first in range(0, len(self._generators), self._models):
-            models = slice(first, min(first + self._models, len(self._generators)))
-            for at in range(0, self._parameters, self._width):
-                columns = slice(at, min(at + self._width, self._parameters))
-                yield models, columns, self._piece(models, columns)
+        Args:
+            layers: contiguous, each of shape ``(models, parameters of the layer)``.
+            scale: one per model, shape ``(models,)``.
+        """
+        first = 0
+        for layer in layers:
+            normal.add_normals(layer, scale, self._keys, self._step, first)
+            first += normal.counters(layer.shape[1])
+        self._step += 1
 
-    def _piece(self, models: slice, columns: slice) -> NDArray[np.float32]:
-        count, pairs = models.stop - models.start, (columns.stop - columns.start + 1) // 2
-        radius, angle = self._radius[:count, :pairs], self._angle[:count, :pairs]
-        bits = self._bits(models, pairs)
-        np.copyto(radius, bits[:, :pairs])
-        radius *= _UNIT
-        np.log(radius, out=radius)
-        radius *= np.float32(-2)
-        np.sqrt(radius, out=radius)
-        np.copyto(angle, bits[:, pairs:].view(np.int32))
-        angle *= _TURN
-        for function, place in ((np.cos, slice(0, pairs)), (np.sin, slice(pairs, 2 * pairs))):
-            part = self._out[:count, place]
-            function(angle, out=part)
-            part *= radius
-        return self._out[:count, : columns.stop - columns.start]
-
-    def _bits(self, models: slice, pairs: int) -> NDArray[np.uint32]:
-        """New bits, ``pairs`` words of each model: just before they are used, unless they are few."""
-        rows = models if self._ahead > 1 else slice(0, models.stop - models.start)
-        words = self._words[rows, :, :pairs]
-        if self._next == 0:
-            for own, generator in zip(words, self._generators[models], strict=True):
-                np.bitwise_or(generator.bit_generator.random_raw(own.size).reshape(own.shape), _ODD, out=own)
-        return words[:, self._next].view(np.uint32)
+    def step(self, parameters: int) -> NDArray[np.float32]:
+        """The next step's noise of models with one layer, shape ``(models, parameters)``."""
+        models = len(self._keys)
+        layer = np.zeros((models, parameters), np.float32)
+        self.add_to([layer], np.ones(models, np.float32))
+        return layer
 
 
 class DeviceNoise:
     """The same from a GPU's own generators, where drawing on the CPU would be most of the time."""
 
-    def __init__(self, seeds: Sequence[int], parameters: int, device: torch.device) -> None:
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         import torch
 
         self._generators = [
             torch.Generator(device).manual_seed(int(stream(seed, "noise").integers(2**63))) for seed in seeds
         ]
-        self._rows = torch.empty((len(seeds), parameters), device=device)
 
-    def step(self) -> torch.Tensor:
-        """The next step's noise, float32, shape ``(models, parameters)``; valid until the next call."""
-        for row, generator in zip(self._rows, self._generators, strict=True):
-            row.normal_(generator=generator)
-        return self._rows
-
-    def pieces(self) -> Iterator[tuple[slice, slice, torch.Tensor]]:
-        """The same in one piece."""
-        models, parameters = self._rows.shape
-        yield slice(0, models), slice(0, parameters), self.step()
+    def add_to(self, layers: Sequence[torch.Tensor], scale: torch.Tensor) -> None:
+        """Add the next step's noise times ``scale``; arguments as for :meth:`NoiseSource.add_to`."""
+        for layer in layers:
+            noise = layer.new_empty(layer.shape)
+            for row, generator in zip(noise, self._generators, strict=True):
+                row.normal_(generator=generator)
+            layer.addcmul_(noise, scale.unsqueeze(1))

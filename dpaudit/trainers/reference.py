@@ -37,7 +37,7 @@ def dp_sgd(settings: DPSGD, data: Data, member: BoolArray, seed: int) -> Matrix:
         InputError: settings of anything else.
     """
     theta = _start(settings, data)  # Initialize θ₀: at zero, as the loss is convex
-    noise = NoiseSource([seed], theta.size)
+    noise = NoiseSource([seed])
     eta, C, sigma = settings.learning_rate, settings.clip_norm, settings.noise_multiplier
     L = settings.divisor(data)  # the lot size: a public constant, not the size of a batch
     for lot in _lots(settings, member, seed):  # for t in [T]: take a random sample L_t, each record with probability q
@@ -46,7 +46,7 @@ def dp_sgd(settings: DPSGD, data: Data, member: BoolArray, seed: int) -> Matrix:
             g = _gradient(theta, data, i)  # Compute gradient: g_t(x_i) ← ∇_θ L(θ_t, x_i)
             total += _clipped(g, C)  # Clip gradient: ḡ_t(x_i) ← g_t(x_i) / max(1, ‖g_t(x_i)‖₂ / C)
         if sigma > 0:
-            z = noise.step().reshape(theta.shape).astype(np.float64)
+            z = noise.step(theta.size).reshape(theta.T.shape).T.astype(np.float64)
             total += sigma * C * z  # Add noise: Σ_i ḡ_t(x_i) + N(0, σ²C²I)
         theta -= eta * total / L  # Descent: θ_{t+1} ← θ_t − η_t g̃_t, where g̃_t is 1/L times the noisy sum
     return theta  # Output θ_T; what was spent is for the accountant: settings.claim()

@@ -50,7 +50,7 @@ def resolve_seeds(seed: int | Sequence[int], models: int) -> tuple[int, ...]:
 def stream(seed: int, purpose: Purpose) -> np.random.Generator:
     """The generator that one model uses for one purpose; streams of other models or purposes are independent.
 
-    SFC64, because it is numpy's fastest and the noise of a large network is most of the cost of training it.
+    SFC64, numpy's fastest.
     """
     child = np.random.SeedSequence(seed, spawn_key=(_SPAWN_KEY[purpose],))
     return np.random.Generator(np.random.SFC64(child))

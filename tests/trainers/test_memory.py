@@ -129,7 +129,7 @@ def test_a_run_stores_the_chunk_and_keeps_to_it_on_a_machine_with_other_memory(t
     def stop(*_):
         raise Stopped
 
-    monkeypatch.setattr(memory, "available_memory", lambda: 2 * 10**7)
+    monkeypatch.setattr(memory, "available_memory", lambda: 3 * 10**6)
     with pytest.raises(Stopped):
         dpaudit.run(small_spec(), tmp_path / "out", progress=stop)
     stored = json.loads((tmp_path / "out" / "retained" / "plan.json").read_text())
@@ -138,7 +138,7 @@ def test_a_run_stores_the_chunk_and_keeps_to_it_on_a_machine_with_other_memory(t
     dpaudit.run(small_spec(), tmp_path / "out")
     names = {path.name for path in (tmp_path / "out" / "retained" / "units").iterdir()}
     assert names == {f"{unit['name']}.safetensors" for unit in stored["units"]}
-    monkeypatch.setattr(memory, "available_memory", lambda: 2 * 10**7)
+    monkeypatch.setattr(memory, "available_memory", lambda: 3 * 10**6)
     dpaudit.run(small_spec(), tmp_path / "whole")
     observations = [(tmp_path / run / "retained" / "observations.safetensors").read_bytes() for run in ("out", "whole")]
     assert observations[0] == observations[1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,7 @@ from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
 from .layout import Layout
+from .linears import LinearLayers
 from .losses import Loss, per_example
 from .pieces import Piece, together
 from .pooling import max_pools, pooling_by_channels
@@ -106,7 +108,7 @@ class BookKeeping:
     def __init__(self, model: nn.Module, layout: Layout, rules: Mapping[nn.Module, Rule], loss: Loss) -> None:
         convolutions = any(isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for module in rules)
         self._convolutions = convolutions
-        self._pools = max_pools(model)
+        self._pools, self._linears = max_pools(model), LinearLayers(model)
         self._workspace, self._numbers = Workspace(kept=convolutions), 0
         self.shared: set[nn.Module] = set()
         self.copies = False
@@ -137,8 +139,9 @@ class BookKeeping:
         Raises:
             LayoutError: dimension 0 of a module's input is not the examples.
         """
+        fast = self._linears.multiplied_fast() if self.settled else nullcontext()  # what is tried is torch's own way
         with torch.enable_grad():
-            with pooling_by_channels(self._pools), Tape(self._rules, self.shared, size, self.copies) as tape:
+            with fast, pooling_by_channels(self._pools), Tape(self._rules, self.shared, size, self.copies) as tape:
                 outputs = batches.outputs(self._model, batches.detached(x))
             return tape, per_example(self._loss, outputs, y, size)
 
@@ -167,7 +170,8 @@ class BookKeeping:
         if losses.requires_grad and tape.lowest:
             tape.told = take
             ones = torch.ones_like(losses)
-            torch.autograd.grad(losses, tape.lowest, ones, retain_graph=keep_graph, allow_unused=True)
+            with self._linears.inputs_only():
+                torch.autograd.grad(losses, tape.lowest, ones, retain_graph=keep_graph, allow_unused=True)
             tape.told = None
         return found.pieces(len(self._place))
 

@@ -16,6 +16,7 @@ from .losses import Loss
 from .noise import GaussianNoise
 from .optimizers import Optimizer
 from .secure import Grid, SecureNoise
+from .workspace import keep_freed_memory
 
 
 class PrivateEngine:
@@ -66,6 +67,7 @@ class PrivateEngine:
         physical_batch_size: int | None = None,
         secure: bool = False,
     ) -> None:
+        keep_freed_memory()
         self._sums = ClippedSums(model, clipping, loss, physical_batch_size)
         self._layout = self._sums.layout
         self._scale = 1 / check.positive("divisor", divisor)
@@ -93,7 +95,7 @@ class PrivateEngine:
         if not isinstance(generator, np.random.Generator):
             raise InputError(f"generator must be a numpy Generator, got {type(generator).__name__}")
         check.number("noise_multiplier times sensitivity", self._deviation, 0, torch.finfo(self._total.dtype).max)
-        return GaussianNoise(generator, self._layout.total, self._total.device)
+        return GaussianNoise(generator, self._total.device)
 
     @property
     def names(self) -> tuple[str, ...]:

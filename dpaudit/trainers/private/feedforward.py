@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from ..products import add_product, is_large, product
 from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
@@ -94,7 +95,7 @@ class FeedForward:
                 given, slope = given.masked_fill(lost, 0.0), slope.masked_fill(lost, 0.0)
             slope = slope.mul_(weights[self._row[number]] if clipping.by_layer else weights)
             if step.weight is not None:
-                totals[step.weight].addmm_(slope, given.t())
+                add_product(totals[step.weight], slope, given.t())
             if step.bias is not None:
                 totals[step.bias].add_(slope.sum(1))
         return counts
@@ -103,8 +104,7 @@ class FeedForward:
         """The input of each layer, and the output of the last."""
         values = [x.t()]
         for step in self._steps:
-            weight, bias = step.layer.weight, step.layer.bias
-            value = weight @ values[-1] if bias is None else torch.addmm(bias.unsqueeze(1), weight, values[-1])
+            value = _affine(step.layer, values[-1])
             values.append(value.relu_() if step.relu else value)
         return values, values.pop()
 
@@ -130,7 +130,7 @@ class FeedForward:
         """The derivative of each loss at the output of each layer, before ReLU, down to the first that is trained."""
         slopes = [slope] * len(self._steps)
         for number in range(len(self._steps) - 1, self._first, -1):
-            slope = self._steps[number].layer.weight.t() @ slope
+            slope = _back(self._steps[number].layer.weight, slope, inputs[number])
             if self._steps[number - 1].relu:
                 slope = torch.ops.aten.threshold_backward(slope, inputs[number], 0.0)
             slopes[number - 1] = slope
@@ -150,6 +150,21 @@ class FeedForward:
         if by_layer:
             return torch.stack(rows)
         return sum(rows[1:], rows[0])
+
+
+def _affine(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The layer's output, one column per example as in ``x``."""
+    weight, bias = layer.weight, layer.bias
+    if is_large(x, len(weight)):
+        return product(x.t(), weight.t(), bias).t()
+    return weight @ x if bias is None else torch.addmm(bias.unsqueeze(1), weight, x)
+
+
+def _back(weight: Tensor, slope: Tensor, like: Tensor) -> Tensor:
+    """``weight.t() @ slope``, in memory in the same order as ``like``, of the same shape."""
+    if like.t().is_contiguous():
+        return product(slope.t(), weight).t()
+    return weight.t() @ slope
 
 
 def _in_order(model: nn.Module) -> Iterator[nn.Module]:

@@ -9,6 +9,17 @@ import torch
 from torch import Tensor
 
 _ALIGNED = 16  # numbers
+_BLOCK = 2**25 - 2**12  # bytes: the largest that the C library of Linux learns from
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep up to 64 MiB of what is freed, where it would give it back and get it anew, step by step.
+
+    glibc gives freed memory back once it is more than twice the largest block that it got from the system by itself and
+    that was freed so far, up to 32 MiB (mallopt(3), "M_MMAP_THRESHOLD"). So one such block is asked for, and freed
+    untouched. Other C libraries, and thresholds that the user has set, are not affected.
+    """
+    torch.empty(_BLOCK, dtype=torch.uint8)
 
 
 class Workspace:

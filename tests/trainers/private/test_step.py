@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dpaudit.errors import InputError  # noqa: E402
-from dpaudit.trainers import architectures  # noqa: E402
+from dpaudit.trainers import architectures, normal  # noqa: E402
 from dpaudit.trainers.private import (  # noqa: E402
     Adam,
     AutomaticClipping,
@@ -27,6 +27,7 @@ from dpaudit.trainers.private import (  # noqa: E402
     Sgd,
     StepCounts,
 )
+from dpaudit.trainers.private.noise import GaussianNoise  # noqa: E402
 
 Z = 5.0  # standard deviations: one false alarm in 1.7 million independent two-sided checks
 CLIPPINGS = [GlobalClipping(norm=0.4), AutomaticClipping(norm=0.4), PerLayerClipping(norm=0.4)]
@@ -166,6 +167,31 @@ def test_threads_change_no_bit_of_the_noise():
     finally:
         torch.set_num_threads(before)
     np.testing.assert_array_equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_is_a_function_of_key_step_and_place(dtype):
+    """Whatever was in the vector before, and of a shorter vector the beginning of the same."""
+    key = np.random.default_rng(3).integers(0, 2**32, (1, 4), np.uint32)
+    source = GaussianNoise(np.random.default_rng(3), torch.device("cpu"))
+    for step, length in enumerate((700, 299, 1000)):
+        out = torch.full((length,), 9.0, dtype=dtype)
+        source.fill(out, 1.7)
+        wanted = np.zeros((1, 1000), out.numpy().dtype)
+        normal.add_normals(wanted, np.full(1, 1.7, wanted.dtype), key, step, 0)
+        np.testing.assert_array_equal(out.numpy(), wanted[0, :length])
+
+
+def test_the_generator_is_drawn_from_once():
+    """Another engine may have the same generator: it has another key."""
+    shared = np.random.default_rng(3)
+    device, rows = torch.device("cpu"), torch.empty(2, 1000)
+    first = GaussianNoise(shared, device)
+    state = shared.bit_generator.state
+    first.fill(rows[0], 1.0)
+    assert shared.bit_generator.state == state
+    GaussianNoise(shared, device).fill(rows[1], 1.0)
+    assert scores_of_pairs(rows.double().numpy()).max() < Z
 
 
 # ---- steps ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,53 @@
+"""Matrix products, by whichever of torch's two libraries is faster.
+
+torch multiplies matrices on a CPU with MKL, which uses half of what a processor that is not Intel's can do. oneDNN,
+which torch has for convolutions and for what it compiles, uses all of it, but is dearer to call, and spends half a
+millisecond on a shape that it has not seen. So it gets the large products of float32. Results differ by rounding.
+
+Nothing here is for autograd.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FEWEST = 2**21  # multiplications: below, a call costs what it gains
+_ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+
+def is_large(left: Tensor, columns: int) -> bool:
+    """Whether the product of ``left`` with a matrix of so many columns is one for oneDNN."""
+    if _ONEDNN is None or left.numel() * columns < _FEWEST:
+        return False
+    return left.dtype == torch.float32 and left.device.type == "cpu"
+
+
+def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``left @ right``, perhaps plus a row; a new tensor.
+
+    Args:
+        left: shape ``(rows, inner)``.
+        right: shape ``(inner, columns)``.
+        bias: shape ``(columns,)``.
+    """
+    if is_large(left, right.shape[1]):
+        return _large(left, right, bias)
+    return left @ right if bias is None else torch.addmm(bias, left, right)
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0) -> None:
+    """Add ``scale`` times ``left @ right``, both as for :func:`product`, to ``total``."""
+    if is_large(left, right.shape[1]):
+        total.add_(_large(left, right, None), alpha=scale)
+    else:
+        total.addmm_(left, right, alpha=scale)
+
+
+def _large(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
+    """By oneDNN, which takes a matrix and its transpose, but is a hundred times slower where there are gaps."""
+    if not (right.is_contiguous() or right.t().is_contiguous()):
+        right = right.contiguous()
+    return _ONEDNN(left, right.t(), bias, "none", [], "")
