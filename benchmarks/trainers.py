@@ -4,7 +4,8 @@ Models, batches and losses are the same for all; a step is all from the batch to
 every contender once, in an order that alternates; a time is the median of the calls that fit a slot of 80 ms, done
 again while other processes were busy; a ratio is taken within a round. A bar is met when the median of the ratios, or
 their lower quartile, meets it. Opacus is timed as it comes and with its allocator tuned, by environment variables, in
-a process of its own. Peak memory is that of three steps above what was resident before them, each in its own process.
+a process of its own. Peak memory is that of three steps above what was resident before them, each in its own process
+in which a step of another model was done, and forgotten, before.
 
     python benchmarks/trainers.py                  (all, about fifteen minutes on two cores)
     python benchmarks/trainers.py --only mlp --skip-opacus --rounds 5
@@ -13,6 +14,8 @@ a process of its own. Peak memory is that of three steps above what was resident
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -258,6 +261,9 @@ def peak(case: Case, name: str) -> float:
 
 
 def _measure_peak(case: Case, name: str) -> float:
+    CONTENDERS[name](case, *case.batch())()  # the libraries' own code and tables are there once, whatever is trained
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     step = CONTENDERS[name](case, *case.batch())
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")

@@ -39,11 +39,13 @@ def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0) -> None:
-    """Add ``scale`` times ``left @ right``, both as for :func:`product`, to ``total``."""
-    if is_large(left, right.shape[1]):
-        total.add_(_large(left, right, None), alpha=scale)
-    else:
+    """Add ``scale`` times ``left @ right``, both of two dimensions, to ``total``."""
+    if not is_large(left, right.shape[1]):
         total.addmm_(left, right, alpha=scale)
+    elif left.is_contiguous() or len(left) <= right.shape[1]:
+        total.add_(_large(left, right, None), alpha=scale)
+    else:  # the first matrix has to lie in rows: let it be the smaller
+        total.add_(_large(right.t(), left.t(), None).t(), alpha=scale)
 
 
 def _large(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:

@@ -58,8 +58,8 @@ def test_noise_alone_is_that_of_the_stated_deviation():
     settings = DPSGD(steps=3, sampling_rate=0.5, learning_rate=0.2, clip_norm=0.7, noise_multiplier=1.9)
     data = some_data()
     noise = NoiseSource([9])
-    total = sum(noise.step((FEATURES + 1) * CLASSES).astype(float) for _ in range(3)).reshape(FEATURES + 1, CLASSES)
-    wanted = -0.2 * 1.9 * 0.7 * total / (0.5 * RECORDS)
+    total = sum(noise.step((FEATURES + 1) * CLASSES).astype(float) for _ in range(3)).reshape(CLASSES, FEATURES + 1)
+    wanted = -0.2 * 1.9 * 0.7 * total.T / (0.5 * RECORDS)  # class by class, as a stack's layers lie in memory
     np.testing.assert_allclose(reference.dp_sgd(settings, data, np.zeros(RECORDS, bool), 9), wanted, rtol=1e-12)
 
 

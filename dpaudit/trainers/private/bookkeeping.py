@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from . import batches
+from .attention import Attention
 from .clipping import Clipping
 from .diagnostics import StepCounts
 from .layout import Layout
@@ -34,7 +35,7 @@ from .workspace import Workspace
 
 _CONVOLUTION_EXAMPLES = 128  # with convolutions, more at once no longer fit a cache
 _WORTH_SPLITTING = 32  # examples
-_NUMBERS = 2**22, 2**23  # of windows and of gradients that are written out, at once, with convolutions and without
+_NUMBERS = 2**22  # of windows and of gradients that are written out, at once
 
 
 class LayoutError(Exception):
@@ -108,7 +109,7 @@ class BookKeeping:
     def __init__(self, model: nn.Module, layout: Layout, rules: Mapping[nn.Module, Rule], loss: Loss) -> None:
         convolutions = any(isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for module in rules)
         self._convolutions = convolutions
-        self._pools, self._linears = max_pools(model), LinearLayers(model)
+        self._pools, self._linears, self._attends = max_pools(model), LinearLayers(model), False
         self._workspace, self._numbers = Workspace(kept=convolutions), 0
         self.shared: set[nn.Module] = set()
         self.copies = False
@@ -129,8 +130,8 @@ class BookKeeping:
         if not self._numbers:
             return 1
         if not self._convolutions:
-            return -(-size // max(1, _NUMBERS[1] // self._numbers))
-        most = min(max(1, _NUMBERS[0] // self._numbers), _CONVOLUTION_EXAMPLES)
+            return -(-size // max(1, _NUMBERS // self._numbers))
+        most = min(max(1, _NUMBERS // self._numbers), _CONVOLUTION_EXAMPLES)
         return max(-(-size // most), 2 if size >= _WORTH_SPLITTING else 1)
 
     def losses(self, x: batches.Batch, y: batches.Batch, size: int) -> tuple[Tape, Tensor]:
@@ -139,11 +140,24 @@ class BookKeeping:
         Raises:
             LayoutError: dimension 0 of a module's input is not the examples.
         """
-        fast = self._linears.multiplied_fast() if self.settled else nullcontext()  # what is tried is torch's own way
         with torch.enable_grad():
-            with fast, pooling_by_channels(self._pools), Tape(self._rules, self.shared, size, self.copies) as tape:
+            with self._fast(), Tape(self._rules, self.shared, size, self.copies) as tape:
                 outputs = batches.outputs(self._model, batches.detached(x))
             return tape, per_example(self._loss, outputs, y, size)
+
+    @contextmanager
+    def _fast(self) -> Iterator[None]:
+        """Let the model compute in faster ways than torch's; what is tried on examples first is torch's own."""
+        attention = Attention(faster=self.settled)
+        with ExitStack() as stack:
+            stack.enter_context(pooling_by_channels(self._pools))
+            if self.settled:
+                stack.enter_context(self._linears.multiplied_fast())
+            if self._attends or not self.settled:
+                stack.enter_context(attention)
+            yield
+            if not self.settled:
+                self._attends = attention.seen
 
     def add_clipped(
         self, totals: Sequence[Tensor], x: batches.Batch, y: batches.Batch, size: int, clipping: Clipping

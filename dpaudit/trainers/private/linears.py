@@ -57,7 +57,8 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layers: LinearLayers) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layers = layers
-        return product(x.flatten(0, -2), weight.t(), bias).view(*x.shape[:-1], len(weight))
+        out = product(x.flatten(0, -2), weight.t(), bias)
+        return torch.ops.aten._unsafe_view(out, [*x.shape[:-1], len(weight)])  # a view must not be overwritten
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:

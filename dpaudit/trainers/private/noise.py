@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import normal
@@ -29,11 +30,16 @@ class GaussianNoise:
             seed = int(self._key[0, :2].view(np.uint64)[0] >> np.uint64(1))
             self._device_generator = torch.Generator(device).manual_seed(seed)
 
+        else:
+            self._add_to(np.empty((1, 0), np.float32), 0.0)  # so that the first step need not wait for the compiler
+
     def fill(self, out: Tensor, deviation: float) -> None:
         """Overwrite a flat vector with the next step's noise of this standard deviation."""
         if self._device_generator is not None:
             out.normal_(0.0, deviation, generator=self._device_generator)
             return
-        whole = out.zero_().numpy()
-        normal.add_normals(whole[None], np.full(1, deviation, whole.dtype), self._key, self._step, 0)
+        self._add_to(out.zero_().numpy()[None], deviation)
         self._step += 1
+
+    def _add_to(self, rows: NDArray[np.float32] | NDArray[np.float64], deviation: float) -> None:
+        normal.add_normals(rows, np.full(1, deviation, rows.dtype), self._key, self._step, 0)

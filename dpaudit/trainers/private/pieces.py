@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..products import add_product
 from .workspace import Workspace
 
 _NUMBERS = 2**22  # held at once for inner products: 16 MiB of float32
@@ -113,7 +114,7 @@ class Outer(Piece):
         else:
             right = right * weights.view(-1, 1, 1, 1)
         if groups == 1:
-            total.view(d, p).addmm_(left.reshape(-1, d).t(), right.reshape(-1, p))
+            add_product(total.view(d, p), left.reshape(-1, d).t(), right.reshape(-1, p))
         else:
             lines = (left.transpose(0, 1).reshape(groups, -1, d), right.transpose(0, 1).reshape(groups, -1, p))
             total.view(groups, d, p).baddbmm_(lines[0].transpose(1, 2), lines[1])

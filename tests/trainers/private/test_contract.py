@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from dpaudit.trainers import architectures  # noqa: E402
+from dpaudit.trainers import architectures, products  # noqa: E402
 from dpaudit.trainers.private import (  # noqa: E402
     AutomaticClipping,
     ClippedSums,
@@ -355,6 +355,16 @@ def test_sums_equal_one_example_at_a_time(name, clipping, dtype, oracle, distanc
         got = ClippedSums(model, clipping).sum(x, targets(name))
     assert got.dtype == dtype
     assert distance(got, oracle(model, x, targets(name), clipping)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("clipping", [CLIPPINGS[1], CLIPPINGS[4]], ids=str)
+@pytest.mark.parametrize("name", FAST)
+def test_sums_are_the_same_where_all_products_are_large(name, clipping, oracle, distance, monkeypatch):
+    """Models of this size would go to one library, large ones go to another."""
+    monkeypatch.setattr(products, "_FEWEST", 1)
+    model, x = started(FAST[name], torch.float32)
+    got = ClippedSums(model, clipping).sum(x, targets(name))
+    assert distance(got, oracle(model, x, targets(name), clipping)) < 1e-5
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
