@@ -49,7 +49,7 @@ def fit(
     """Train one network per row of ``member``, shape ``(models, records)``, all at once, in the calling thread.
 
     Args:
-        settings: as :func:`dpaudit.trainers.engine.fit` takes them; their hidden layers follow the convolutions.
+        settings: as :func:`dpaudit.trainers.engine.fit_body` takes them; their hidden layers follow the convolutions.
         net: the convolutions.
         data: records whose features are the images of ``net``.
         stop: once set by another thread, training ends before its next step and the networks are unfinished.

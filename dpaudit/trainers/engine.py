@@ -136,7 +136,8 @@ class Body(Protocol):
         """One model as it leaves training; see :class:`~dpaudit.trainers.models.Network`."""
 
 
-def fit(
+def fit_body(
+    body: Body,
     settings: GradientDescent | Sequence[DPSGD],
     data: Data,
     member: BoolArray,
@@ -149,36 +150,18 @@ def fit(
     """Train one network per row of ``member``, shape ``(models, records)``, all at once, in the calling thread.
 
     Args:
+        body: what the networks are made of.
         settings: of all networks; or one of each, which differ in their noise multipliers and clip norms alone.
         stop: once set by another thread, training ends before its next step and the networks are unfinished.
 
     Raises:
         InputError: torch has no such device.
     """
-    from .perceptrons import PerceptronStack
-
-    common = settings if isinstance(settings, GradientDescent) else settings[0]
-    kind = PerceptronStack if find_device(device).type == "cpu" else Perceptron
-    body = kind(data.features, common.hidden, data.classes)
-    return fit_body(body, settings, data, member, seeds, device=device, keep_iterates=keep_iterates, stop=stop)
-
-
-def fit_body(
-    body: Body,
-    settings: GradientDescent | Sequence[DPSGD],
-    data: Data,
-    member: BoolArray,
-    seeds: Sequence[int],
-    *,
-    device: str = "cpu",
-    keep_iterates: bool = False,
-    stop: threading.Event | None = None,
-) -> list[Network]:
-    """As :func:`fit`, for networks of any body."""
     place = find_device(device)
     common = settings if isinstance(settings, GradientDescent) else settings[0]
     starts = [body.start(seed) for seed in seeds]
     layers = [body.stacked(matrices, place) for matrices in zip(*starts, strict=True)]
+    del starts
     start = _flat(layers)
     released = np.empty((len(seeds), common.steps, start.shape[1]), np.float32) if keep_iterates else None
     privacy, stop = _privacy(settings, data, place), stop or threading.Event()

@@ -31,7 +31,7 @@ _E4, _E5, _E6 = float32(0.041666146), float32(0.008378438), float32(0.0013953305
 def _exp(x: Any) -> Any:
     """e^x for x of at most 0, NaN for NaN; 10⁻³⁸ where it is less than that."""
     x = _SMALLEST if x < _SMALLEST else x
-    n = int32(x * _PER_LN2 - float32(0.5))
+    n = int32(x * _PER_LN2 - float32(0.5)) if x == x else int32(0)
     r = (x - float32(n) * _LN2[0]) - float32(n) * _LN2[1]
     power = _E0 + r * (_E1 + r * (_E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * _E6)))))
     return power * np.uint32(uint32(n + int32(127)) << uint32(23)).view(np.float32)

@@ -41,7 +41,7 @@ def choose_chunk(trainer: Trainer | Sequence[Trainer], data: Data, memory: int |
     >>> from dpaudit.trainers import SGD
     >>> data = Data(np.zeros((2000, 784)), np.zeros(2000), 10)
     >>> [choose_chunk(SGD(hidden=[128]), data, gigabytes * 2**30) for gigabytes in (16, 0.25)]
-    [6, 3]
+    [4, 3]
     """
     budget = _SHARE * (available_memory() if memory is None else check.integer("memory", memory, 1))
     trainers = trainer if isinstance(trainer, Sequence) else [trainer]
@@ -61,9 +61,9 @@ def cache_bytes(settings: GradientDescent, data: Data) -> int:
 def model_bytes(settings: GradientDescent, data: Data) -> int:
     """About how many bytes one more model adds to a stack in training, beside the iterates that may be kept."""
     widths, parameters = _widths(settings, data), _parameters(settings, data)
-    # Weights and their start; a batch and, per layer, what goes in, comes out and its derivative.
+    # Weights, their start, and a copy at the end; a batch and, per layer, what goes in, comes out and its derivative.
     batch = _places(settings, data) * (2 * widths[0] + 4 * sum(widths[1:]))
-    return 4 * (2 * parameters + batch)
+    return 4 * (3 * parameters + batch)
 
 
 def _widths(settings: GradientDescent, data: Data) -> list[int]:

@@ -88,7 +88,7 @@ def fit(
     keep_iterates: bool = False,
     stop: threading.Event | None = None,
 ) -> list[TrainedModel]:
-    """One model per row of ``member``, one after the other; arguments as for :func:`dpaudit.trainers.engine.fit`."""
+    """One model per row of ``member``, one after the other; arguments as of :func:`.engine.fit_body`."""
     each = [settings] * len(seeds) if isinstance(settings, GradientDescent) else settings
     return [
         fit_module(s, data, row, seed, device=device, keep_iterates=keep_iterates, stop=stop)

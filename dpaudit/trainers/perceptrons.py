@@ -10,30 +10,70 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..records import Data
+from ..records import BoolArray, Data
 from . import engine, kernels
+from .models import Network
 from .products import add_product, product
+from .settings import DPSGD, GradientDescent
 
 _LARGE = 2**15  # numbers in a matrix: products are then taken model by model, without most of the padding
 _STEP = 8  # places: widths of batches are multiples, so that there are few
 
 
-class PerceptronStack(engine.Perceptron):
+def fit(
+    settings: GradientDescent | Sequence[DPSGD],
+    data: Data,
+    member: BoolArray,
+    seeds: Sequence[int],
+    *,
+    device: str = "cpu",
+    **options: Any,
+) -> list[Network]:
+    """Train one perceptron per row of ``member``; all as for :func:`dpaudit.trainers.engine.fit_body`."""
+    common = settings if isinstance(settings, GradientDescent) else settings[0]
+    kind = PerceptronStack if engine.find_device(device).type == "cpu" else engine.Perceptron
+    body: engine.Body = kind(data.features, common.hidden, data.classes)
+    return engine.fit_body(body, settings, data, member, seeds, device=device, **options)
+
+
+@dataclass(frozen=True)
+class PerceptronStack:
     """A body for :func:`dpaudit.trainers.engine.fit_body`, for float32 on a CPU."""
+
+    features: int
+    hidden: Sequence[int]
+    classes: int
+
+    def start(self, seed: int) -> list[NDArray[np.float32]]:
+        """The untrained matrices of one model."""
+        return engine.start_layers(self.features, self.hidden, self.classes, seed)
 
     def stacked(self, matrices: Sequence[NDArray[np.float32]], place: torch.device) -> Tensor:
         """One layer of all models, ``(K, inputs + 1, outputs)``, transposed in memory."""
+        assert place.type == "cpu"
         return torch.from_numpy(np.ascontiguousarray(np.stack(matrices).transpose(0, 2, 1))).transpose(1, 2)
 
     def steps(self, layers: list[Tensor], data: Data, clip_norm: float | Tensor | None, rate: float) -> engine.Step:
         """What does one step of descent on the layers, in place."""
         return _Descent(layers, data, clip_norm, rate)
+
+    def network(
+        self,
+        layers: tuple[NDArray[np.float32], ...],
+        start: NDArray[np.float32],
+        released: NDArray[np.float32] | None,
+        counts: NDArray[np.int32],
+    ) -> Network:
+        """One model as it leaves training."""
+        return Network(layers, start, released, counts=counts)
 
 
 class _Descent:
@@ -53,6 +93,8 @@ class _Descent:
     def __call__(self, index: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int32] | None:
         width = -(-int(sizes.max()) // _STEP) * _STEP
         batch = self._batches.get(width)
+        if width > max(self._batches, default=0):
+            self._batches, self._memory = {}, _Memory()  # narrower batches would keep the memory that they look at
         if batch is None:
             batch = self._batches[width] = _Batch(self._layers, width, self._memory)
         kernels.gather(batch.x, batch.y, batch.squares[0], *self._table, index)
@@ -70,9 +112,12 @@ class _Memory:
         self._blocks: dict[str, Tensor] = {}
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A contiguous tensor; of those with this name only the one last written to holds anything."""
+        """A contiguous tensor; of those with this name only the one last written to holds anything.
+
+        The first to be asked for is the largest.
+        """
         size = math.prod(shape)
-        if name not in self._blocks or self._blocks[name].numel() < size:
+        if name not in self._blocks:
             self._blocks[name] = torch.zeros(size)
         return self._blocks[name][:size].view(shape)
 

@@ -263,7 +263,7 @@ def _engine(trainer: GradientDescent | Sequence[DPSGD]) -> Callable[..., Sequenc
             from . import modules
 
             return modules.fit
-        from . import engine
+        from . import perceptrons
 
         if settings.convolutional:
             return _fit_images
@@ -271,7 +271,7 @@ def _engine(trainer: GradientDescent | Sequence[DPSGD]) -> Callable[..., Sequenc
         if error.name not in ("torch", "numba"):
             raise
         raise need_extra(error.name) from None
-    return engine.fit
+    return perceptrons.fit
 
 
 def _fit_images(

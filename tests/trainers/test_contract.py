@@ -206,9 +206,9 @@ def test_progress_is_told_after_each_chunk(data):
 def test_an_interrupt_drops_what_has_not_begun_and_gives_the_threads_back(data, monkeypatch):
     import torch
 
-    from dpaudit.trainers import engine
+    from dpaudit.trainers import perceptrons
 
-    begun, fit, before = [], engine.fit, torch.get_num_threads()
+    begun, fit, before = [], perceptrons.fit, torch.get_num_threads()
 
     def counted(*args, **kwargs):
         begun.append(1)
@@ -217,7 +217,7 @@ def test_an_interrupt_drops_what_has_not_begun_and_gives_the_threads_back(data, 
     def interrupt(done, total):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "fit", counted)
+    monkeypatch.setattr(perceptrons, "fit", counted)
     with pytest.raises(KeyboardInterrupt):
         train_many(TRAINERS[0], data, np.stack([MEMBER] * 1000), 0, chunk=1, progress=interrupt)
     assert len(begun) < 1000
@@ -225,7 +225,7 @@ def test_an_interrupt_drops_what_has_not_begun_and_gives_the_threads_back(data, 
 
 
 def test_a_stack_in_training_can_be_stopped(data):
-    from dpaudit.trainers.engine import fit
+    from dpaudit.trainers.perceptrons import fit
 
     stop = threading.Event()
     stop.set()

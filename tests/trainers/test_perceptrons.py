@@ -437,7 +437,7 @@ def test_they_are_trained_as_by_the_body_for_other_devices(settings, way):
 
     arguments = settings, normal_data(), members(4), [1, 2, 3, 4]
     body = Transposed(FEATURES, settings.hidden, CLASSES)
-    for one, two in zip(engine.fit(*arguments), engine.fit_body(body, *arguments), strict=True):
+    for one, two in zip(perceptrons.fit(*arguments), engine.fit_body(body, *arguments), strict=True):
         np.testing.assert_allclose(one.parameters(), two.parameters(), rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(one.counts, two.counts)
 
