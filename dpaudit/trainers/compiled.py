@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numba
+from ..errors import need_extra
+
+try:
+    import numba
+except ModuleNotFoundError as error:
+    if error.name != "numba":
+        raise
+    raise need_extra("numba") from None
+
+float32, int32, uint32, uint64 = numba.float32, numba.int32, numba.uint32, numba.uint64
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

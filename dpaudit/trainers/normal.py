@@ -17,10 +17,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import float32, int32, uint32, uint64
 from numpy.typing import NDArray
 
-from .compiled import compiled, inlined
+from .compiled import compiled, float32, inlined, int32, uint32, uint64
 
 Words = NDArray[np.uint32]
 

@@ -97,7 +97,7 @@ class _Descent:
             self._batches, self._memory = {}, _Memory()  # narrower batches would keep the memory that they look at
         if batch is None:
             batch = self._batches[width] = _Batch(self._layers, width, self._memory)
-        kernels.gather(batch.x, batch.y, batch.squares[0], *self._table, index)
+        kernels.gather(batch.x, batch.y, batch.squares[0], *self._table, np.ascontiguousarray(index))
         batch.forward(sizes)
         batch.backward(sizes)
         counts = None if self._norms is None else batch.clip(self._norms, sizes)

@@ -268,9 +268,9 @@ def _engine(trainer: GradientDescent | Sequence[DPSGD]) -> Callable[..., Sequenc
         if settings.convolutional:
             return _fit_images
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "numba"):
+        if error.name != "torch":
             raise
-        raise need_extra(error.name) from None
+        raise need_extra("torch") from None
     return perceptrons.fit
 
 

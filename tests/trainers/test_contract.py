@@ -285,20 +285,22 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_importing_needs_no_training_library():
     done = python(
-        "import sys, dpaudit.trainers, dpaudit.data; print([m for m in ('torch', 'sklearn') if m in sys.modules])"
+        "import sys, dpaudit.trainers, dpaudit.data\n"
+        "print([m for m in ('torch', 'sklearn', 'numba') if m in sys.modules])"
     )
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_without_torch_the_pip_line_is_said():
+@pytest.mark.parametrize("missing", ["torch", "numba"])
+def test_without_torch_or_numba_the_pip_line_is_said(missing):
     done = python(
-        "import sys; sys.modules['torch'] = None\n"
+        f"import sys; sys.modules['{missing}'] = None\n"
         "import numpy as np\n"
         "from dpaudit.records import Data\n"
         "from dpaudit.trainers import SGD\n"
         "SGD().train(Data(np.eye(2), [0, 1], 2), [True, True], 0)"
     )
-    assert 'MissingExtra: this needs torch; install it with: pip install "dpaudit[train]"' in done.stderr
+    assert f'MissingExtra: this needs {missing}; install it with: pip install "dpaudit[train]"' in done.stderr
 
 
 @pytest.mark.skipif(not (ROOT / "trainers").exists(), reason="the link is made by the repository")

@@ -70,9 +70,9 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     except ModuleNotFoundError as error:
-        if error.name not in ("torch", "numba"):
+        if error.name != "torch":
             raise
-        raise need_extra(error.name) from None
+        raise need_extra("torch") from None
     globals()[name] = value
     return value
 
