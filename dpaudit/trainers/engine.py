@@ -29,6 +29,7 @@ from ..errors import InputError
 from ..records import BoolArray, Data
 from .models import Network
 from .noise import DeviceNoise, NoiseSource
+from .precision import check_precision
 from .sampling import batch_blocks
 from .seeds import stream
 from .settings import DPSGD, GradientDescent
@@ -164,6 +165,8 @@ def fit_body(
     del starts
     start = _flat(layers)
     released = np.empty((len(seeds), common.steps, start.shape[1]), np.float32) if keep_iterates else None
+    if isinstance(common, DPSGD):
+        check_precision(place)
     privacy, stop = _privacy(settings, data, place), stop or threading.Event()
     with torch.inference_mode():
         counts = _descend(body, common, privacy, data, member, seeds, layers, released, stop)

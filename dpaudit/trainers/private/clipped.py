@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import check
+from ..precision import check_precision
 from . import batches
 from .bookkeeping import BookKeeping, LayoutError
 from .clipping import Clipping
@@ -81,7 +82,8 @@ class ClippedSums:
             y: what the loss compares the model's output with, examples along dimension 0.
 
         Raises:
-            InputError: sizes that differ, a loss that is not one number per example, or examples that are mixed.
+            InputError: sizes that differ, a loss that is not one number per example, examples that are mixed, or torch
+                was told to round float32 products to fewer bits.
         """
         total = self.layout.new_vector().zero_()
         with torch.no_grad():
@@ -93,6 +95,7 @@ class ClippedSums:
         size = batches.examples(x, y)
         if not size:
             return StepCounts()
+        check_precision(totals[0].device)
         gradients = self._prepare(x, y, size)
         parts = max(gradients.parts(size), -(-size // (self._physical or size)))
         if parts == 1:
