@@ -17,6 +17,7 @@ from .compiled import compiled, float32, inlined, int32, uint32
 Reals = NDArray[np.float32]
 Whole = NDArray[np.int64]
 
+_BLOCK = 256  # units: squares of so many are added up by themselves, or rounding would make sums of many too small
 _LARGEST = float32(np.finfo(np.float32).max)
 _SMALLEST = float32(-87)  # of an exponent: below, a power is less than a normal number of float32
 _PER_LN2 = float32(1 / math.log(2))
@@ -55,15 +56,20 @@ def gather(x: Reals, y: Whole, squares: Reals, all_x: Reals, all_y: Whole, all_s
 def activate(z: Reals, a: Reals, squares: Reals, sizes: Whole) -> None:
     """ReLU, a last unit that is 1 where there is a record, and squared norms over units, shape ``(K, B)``."""
     units, places = z.shape[1], z.shape[2]
+    part = np.empty(places, np.float32)
     for k in range(z.shape[0]):
         for b in range(places):
             a[k, units, b] = float32(1) if b < sizes[k] else float32(0)
             squares[k, b] = a[k, units, b]
-        for i in range(units):
+        for first in range(0, units, _BLOCK):
+            part[:] = float32(0)
+            for i in range(first, min(first + _BLOCK, units)):
+                for b in range(places):
+                    value = float32(0) if z[k, i, b] < float32(0) else z[k, i, b]  # NaN stays
+                    a[k, i, b] = value
+                    part[b] += value * value
             for b in range(places):
-                value = float32(0) if z[k, i, b] < float32(0) else z[k, i, b]  # NaN stays
-                a[k, i, b] = value
-                squares[k, b] += value * value
+                squares[k, b] += part[b]
 
 
 @compiled
@@ -101,13 +107,17 @@ def mask(slopes: Reals, a: Reals) -> None:
 @compiled
 def add_squares(total: Reals, slopes: Reals, input_squares: Reals) -> None:
     """Add the squared norms of the gradients of one layer: those of slopes times those of inputs, ``(K, B)``."""
-    places = total.shape[1]
-    own = np.empty(places, np.float32)
+    units, places = slopes.shape[1], total.shape[1]
+    own, part = np.empty(places, np.float32), np.empty(places, np.float32)
     for k in range(total.shape[0]):
         own[:] = float32(0)
-        for i in range(slopes.shape[1]):
+        for first in range(0, units, _BLOCK):
+            part[:] = float32(0)
+            for i in range(first, min(first + _BLOCK, units)):
+                for b in range(places):
+                    part[b] += slopes[k, i, b] * slopes[k, i, b]
             for b in range(places):
-                own[b] += slopes[k, i, b] * slopes[k, i, b]
+                own[b] += part[b]
         for b in range(places):
             total[k, b] += own[b] * input_squares[k, b]
 

@@ -118,7 +118,7 @@ class _Memory:
         """
         size = math.prod(shape)
         if name not in self._blocks:
-            self._blocks[name] = torch.zeros(size)
+            self._blocks[name] = torch.zeros(size, dtype=torch.float32, device="cpu")
         return self._blocks[name][:size].view(shape)
 
 

@@ -12,9 +12,13 @@ from ..errors import InputError
 def check_precision(device: torch.device) -> None:
     """Refuse to clip where torch was told to round the factors of float32 products, to TF32 (10 bits) or bfloat16 (7).
 
+    Autocast is refused too.
+
     Raises:
         InputError: see ``torch.set_float32_matmul_precision``.
     """
+    if torch.is_autocast_enabled(device.type):
+        raise InputError("gradients must not be clipped under autocast: their sums would exceed the limit")
     kind = "cuda" if device.type == "cuda" else "mkldnn"
     matmul: Any = getattr(getattr(torch.backends, kind, None), "matmul", None)
     chosen = getattr(matmul, "fp32_precision", None)

@@ -18,22 +18,29 @@ _FEWEST = 2**21  # multiplications: below, a call costs what it gains
 _ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
-def is_large(left: Tensor, columns: int) -> bool:
-    """Whether the product of ``left`` with a matrix of so many columns is one for oneDNN."""
-    if _ONEDNN is None or left.numel() * columns < _FEWEST:
+def is_large(left: Tensor, columns: int, fewest: int | None = None) -> bool:
+    """Whether the product of ``left`` with a matrix of so many columns is one for oneDNN.
+
+    Args:
+        left: shape ``(rows, inner)``.
+        columns: of the other matrix.
+        fewest: multiplications that are worth it, at least 1; by default as measured.
+    """
+    if _ONEDNN is None or left.numel() * columns < (_FEWEST if fewest is None else fewest):
         return False
     return left.dtype == torch.float32 and left.device.type == "cpu"
 
 
-def product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(left: Tensor, right: Tensor, bias: Tensor | None = None, fewest: int | None = None) -> Tensor:
     """``left @ right``, perhaps plus a row; a new tensor.
 
     Args:
         left: shape ``(rows, inner)``.
         right: shape ``(inner, columns)``.
         bias: shape ``(columns,)``.
+        fewest: as for :func:`is_large`.
     """
-    if is_large(left, right.shape[1]):
+    if is_large(left, right.shape[1], fewest):
         return _large(left, right, bias)
     return left @ right if bias is None else torch.addmm(bias, left, right)
 
@@ -52,4 +59,6 @@ def _large(left: Tensor, right: Tensor, bias: Tensor | None) -> Tensor:
     """By oneDNN, which takes a matrix and its transpose, but is a hundred times slower where there are gaps."""
     if not (right.is_contiguous() or right.t().is_contiguous()):
         right = right.contiguous()
+    if bias is not None:
+        bias = bias.contiguous()  # its stride is not looked at
     return _ONEDNN(left, right.t(), bias, "none", [], "")

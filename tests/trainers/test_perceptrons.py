@@ -521,3 +521,29 @@ def test_counts_are_kept_step_by_step():
     counts = train_many(settings, Data(x, some_data().y, CLASSES), members, 5)[1].counts
     assert counts.shape == (20, 3) and set(counts[:, 2]) == {0, 1}
     np.testing.assert_array_equal(counts[:, 1] + counts[:, 2], counts[:, 0])
+
+
+def test_another_default_type_changes_nothing():
+    rng = np.random.default_rng(0)
+    data = Data(rng.normal(size=(30, 5)), rng.integers(0, 3, 30), 3)
+    member = rng.random((3, 30)) < 0.5
+    settings = DPSGD(steps=4, sampling_rate=0.3, hidden=[4])
+    wanted = [m.parameters() for m in train_many(settings, data, member, 0).models]
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = [m.parameters() for m in train_many(settings, data, member, 0).models]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("units", [300, 40_000])
+def test_squares_of_many_units_do_not_add_up_to_too_little(units):
+    """Equal numbers are the worst: added up one after the other they are 1e-4 short."""
+    values = np.full((1, units, 8), 0.1, np.float32)
+    total = np.zeros((1, 8), np.float32)
+    kernels.add_squares(total, values, np.ones((1, 8), np.float32))
+    np.testing.assert_allclose(total, units * np.float64(np.float32(0.1)) ** 2, rtol=5e-6)
+    a, squares = np.zeros((1, units + 1, 8), np.float32), np.zeros((1, 8), np.float32)
+    kernels.activate(values, a, squares, np.full(1, 8))
+    np.testing.assert_allclose(squares, 1 + units * np.float64(np.float32(0.1)) ** 2, rtol=5e-6)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from .faster import is_watched
+
 _LONGEST = 128  # positions
 _PAIRS = 2**22  # of positions, over all examples and heads: 16 MiB of weights
 
@@ -49,7 +51,7 @@ def _attend(
     is_causal: bool = False, scale: float | None = None, **others: Any,
 ) -> Tensor:  # fmt: skip
     """As torch's function of the same arguments."""
-    plain = attn_mask is None and not dropout_p and not any(others.values())
+    plain = attn_mask is None and not dropout_p and not any(others.values()) and not is_watched()
     if plain and _is_short(query, key, value):
         return _Attention.apply(
             query, key, value, is_causal, 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -62,7 +64,9 @@ def _attend(
 def _is_short(query: Tensor, key: Tensor, value: Tensor) -> bool:
     if query.dim() != 4 or key.shape != query.shape or value.shape[:3] != query.shape[:3] or value.dim() != 4:
         return False
-    if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in (query, key, value)):
+    if torch.is_autocast_enabled("cpu") or any(
+        x.dtype != torch.float32 or x.device.type != "cpu" for x in (query, key, value)
+    ):
         return False
     length = query.shape[2]
     return 0 < length <= _LONGEST and query.shape[0] * query.shape[1] * length**2 <= _PAIRS

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...errors import InputError
 from . import batches
 from .attention import Attention
 from .clipping import Clipping
@@ -52,12 +53,14 @@ class Tape:
             None to hear nothing.
     """
 
-    def __init__(self, rules: Mapping[nn.Module, Rule], shared: set[nn.Module], size: int, copies: bool) -> None:
+    def __init__(
+        self, rules: Mapping[nn.Module, Rule], shared: set[nn.Module], size: int, copies: bool, dtype: torch.dtype
+    ) -> None:
         self.modules: list[nn.Module] = []
         self.lowest: list[torch.autograd.graph.GradientEdge] = []
         self.told: Callable[[nn.Module, Tensor, Tensor], None] | None = None
         self._inputs: list[Tensor | None] = []
-        self._rules, self._shared, self._size, self._copies = rules, shared, size, copies
+        self._rules, self._shared, self._size, self._copies, self._dtype = rules, shared, size, copies, dtype
         self._handles: list[Any] = []
 
     def __enter__(self) -> Tape:
@@ -75,6 +78,9 @@ class Tape:
     ) -> Tensor | None:
         if not output.requires_grad:
             return None  # inside no_grad: part of no gradient
+        if output.dtype != self._dtype:
+            raise InputError(f"a {type(module).__name__} gave {output.dtype} where {self._dtype} is trained, as under "
+                             "autocast: so rounded, a clipped gradient exceeds its limit")  # fmt: skip
         x = args[0] if args else keywords["input"]
         changed = None
         if module in self._shared:
@@ -103,6 +109,7 @@ class BookKeeping:
     Attributes:
         shared: embeddings that look up the same rows for every example, such as those of positions.
         copies: whether module outputs are copied, for models that overwrite them in a way that hides them.
+        fast: whether the model's layers compute in faster ways than torch's.
         settled: whether it was tried on examples, and found to agree with autograd.
     """
 
@@ -113,6 +120,7 @@ class BookKeeping:
         self._workspace, self._numbers = Workspace(kept=convolutions), 0
         self.shared: set[nn.Module] = set()
         self.copies = False
+        self.fast = False
         self.settled = False
         self._model, self._layout, self._rules, self._loss = model, layout, rules, loss
         self._place = {id(parameter): number for number, parameter in enumerate(layout.parameters)}
@@ -141,18 +149,19 @@ class BookKeeping:
             LayoutError: dimension 0 of a module's input is not the examples.
         """
         with torch.enable_grad():
-            with self._fast(), Tape(self._rules, self.shared, size, self.copies) as tape:
+            dtype = self._layout.parameters[0].dtype
+            with self._fast(), Tape(self._rules, self.shared, size, self.copies, dtype) as tape:
                 outputs = batches.outputs(self._model, batches.detached(x))
             return tape, per_example(self._loss, outputs, y, size)
 
     @contextmanager
     def _fast(self) -> Iterator[None]:
-        """Let the model compute in faster ways than torch's; what is tried on examples first is torch's own."""
-        attention = Attention(faster=self.settled)
+        """Let the model compute in faster ways than torch's, if it may; all of it, while that is being tried."""
+        attention = Attention(faster=self.fast)
         with ExitStack() as stack:
-            stack.enter_context(pooling_by_channels(self._pools))
-            if self.settled:
-                stack.enter_context(self._linears.multiplied_fast())
+            if self.fast:
+                stack.enter_context(pooling_by_channels(self._pools))
+                stack.enter_context(self._linears.multiplied_fast(all=not self.settled))
             if self._attends or not self.settled:
                 stack.enter_context(attention)
             yield

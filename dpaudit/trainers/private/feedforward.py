@@ -19,6 +19,7 @@ from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
 from .layout import Layout
+from .lengths import squared_lengths
 from .losses import CrossEntropy, Loss, per_example
 from .rules import rule_for
 from .summing import weigh
@@ -41,8 +42,8 @@ class _Step:
 class FeedForward:
     """Clipped sums of ``Linear`` layers with ``ReLU`` between them, perhaps after a ``Flatten``."""
 
-    def __init__(self, steps: list[_Step], flatten: bool, layout: Layout, loss: Loss) -> None:
-        self._steps, self._flatten, self._loss = steps, flatten, loss
+    def __init__(self, steps: list[_Step], modules: Sequence[nn.Module], flatten: bool, loss: Loss) -> None:
+        self._steps, self._modules, self._flatten, self._loss = steps, modules, flatten, loss
         self._row = [sum(before.trained for before in steps[:number]) for number in range(len(steps))]
         self._first = next(number for number, step in enumerate(steps) if step.trained)
 
@@ -68,11 +69,12 @@ class FeedForward:
         used = [id(p) for step in steps for p in step.layer.parameters()]
         if not steps or steps[-1].relu or len(used) > len(set(used)):
             return None
-        return cls(steps, flatten, layout, loss)
+        return cls(steps, list(model.modules()), flatten, loss)
 
     def fits(self, x: batches.Batch) -> bool:
-        """Whether the input has one position per example."""
-        return isinstance(x, Tensor) and (self._flatten or x.dim() == 2)
+        """Whether the input has one position per example, and nobody hears of what the modules do."""
+        seen = not any(map(_has_hooks, self._modules))
+        return seen and isinstance(x, Tensor) and (self._flatten or x.dim() == 2)
 
     def parts(self, size: int) -> int:
         """All at once."""
@@ -144,7 +146,7 @@ class FeedForward:
                 continue
             square = slope.square().sum(0)
             if step.weight is not None:
-                factor = given.square().sum(0) if number else torch.linalg.vector_norm(given.t(), dim=1).square_()
+                factor = given.square().sum(0) if number else squared_lengths(given.t())
                 square.mul_(factor.add_(1.0) if step.bias is not None else factor)
             rows.append(square)
         if by_layer:
@@ -177,4 +179,5 @@ def _in_order(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(module) or bool(torch.nn.modules.module._has_any_global_hook())

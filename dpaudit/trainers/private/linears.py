@@ -11,28 +11,32 @@ import torch
 from torch import Tensor, nn
 
 from ..products import is_large, product
+from .faster import is_watched, untouched
 
 
 class LinearLayers:
     """The linear layers of a model, and how they compute for the time being.
 
     Attributes:
+        fewest: multiplications of a product that is done the fast way; None for what pays.
         weights_wanted: whether a backward pass makes the gradients of weights and biases too.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._layers = [m for m in model.modules() if type(m) is nn.Linear and "forward" not in vars(m)]
+        self._layers = [m for m in model.modules() if type(m) is nn.Linear]
+        self.fewest: int | None = None
         self.weights_wanted = True
 
     @contextmanager
-    def multiplied_fast(self) -> Iterator[None]:
-        """Let large products be done the fast way, in here and in the backward pass."""
+    def multiplied_fast(self, all: bool = False) -> Iterator[None]:
+        """Let large products, or all, be done the fast way, in here and in the backward pass."""
+        self.fewest, layers = 1 if all else None, untouched(self._layers)
         try:
-            for module in self._layers:
+            for module in layers:
                 vars(module)["forward"] = partial(self._forward, module)
             yield
         finally:
-            for module in self._layers:
+            for module in layers:
                 vars(module).pop("forward", None)
 
     @contextmanager
@@ -46,8 +50,8 @@ class LinearLayers:
 
     def _forward(self, module: nn.Linear, x: Tensor) -> Tensor:
         weight = module.weight
-        usual = x.dim() < 2 or x.dtype != weight.dtype or torch.is_autocast_enabled("cpu")
-        if usual or not is_large(x, len(weight)):
+        usual = x.dim() < 2 or x.dtype != weight.dtype or torch.is_autocast_enabled("cpu") or is_watched()
+        if usual or not is_large(x, len(weight), self.fewest):
             return nn.Linear.forward(module, x)
         return _Linear.apply(x, weight, module.bias, self)
 
@@ -57,7 +61,8 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layers: LinearLayers) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layers = layers
-        out = product(x.flatten(0, -2), weight.t(), bias)
+        ctx.fewest = layers.fewest
+        out = product(x.flatten(0, -2), weight.t(), bias, ctx.fewest)
         return torch.ops.aten._unsafe_view(out, [*x.shape[:-1], len(weight)])  # a view must not be overwritten
 
     @staticmethod
@@ -65,10 +70,13 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         slope = slopes[0].flatten(0, -2)
         to_input, to_weight, to_bias = (wanted for wanted in ctx.needs_input_grad[:3])
-        multiply = torch.matmul if torch.is_grad_enabled() else product  # second derivatives need torch's own
-        wanted = ctx.layers.weights_wanted
+        wanted, back = ctx.layers.weights_wanted, None
+        if to_input and torch.is_grad_enabled():
+            back = (slope @ weight).view(x.shape)  # second derivatives need torch's own
+        elif to_input:
+            back = product(slope, weight, fewest=ctx.fewest).view(x.shape)
         return (
-            multiply(slope, weight).view(x.shape) if to_input else None,
+            back,
             slope.t() @ x.flatten(0, -2) if to_weight and wanted else None,
             slope.sum(0) if to_bias and wanted else None,
             None,

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..products import add_product
+from .lengths import squared_lengths
 from .workspace import Workspace
 
 _NUMBERS = 2**22  # held at once for inner products: 16 MiB of float32
@@ -60,7 +61,7 @@ class Written(Piece):
     def squares(self) -> Tensor:
         if self.known is not None:
             return self.known
-        return torch.linalg.vector_norm(self.values.flatten(1), dim=1).square_()
+        return squared_lengths(self.values.flatten(1))
 
     def add_to(self, total: Tensor, weights: Tensor) -> None:
         total.view(-1).addmv_(self.values.flatten(1).t(), weights)
@@ -97,8 +98,8 @@ class Outer(Piece):
 
     def squares(self) -> Tensor:
         if self.left.shape[2] == 1:
-            norms = torch.linalg.vector_norm(self.left, dim=3) * torch.linalg.vector_norm(self.right, dim=3)
-            return norms.square_().sum((1, 2)) if norms.shape[1] > 1 else norms.square_().view(-1)
+            lefts, rights = (squared_lengths(side.flatten(0, 2)) for side in (self.left, self.right))
+            return (lefts * rights).view(len(self.left), -1).sum(1)
         groups, positions = self.left.shape[1:3]
         parts = [
             _inner_products(self.left[part], self.right[part])

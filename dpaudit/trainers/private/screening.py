@@ -152,14 +152,26 @@ def settle(method: BookKeeping, model: nn.Module, layout: Layout, x: Any, y: Any
         method.shared |= _shared_embeddings(model, few[0])
         for copies in (False, True):
             method.copies = copies
+            state = torch.get_rng_state()
             try:
-                known, reason = _compare(method, layout, *few)
+                known, reason, exact = _compare(method, layout, *few)
             except LayoutError as error:
                 return f"{error}: the examples must be along dimension 0"
             if not reason:
+                torch.set_rng_state(state)  # the same dropout
+                method.fast = known and _is_right_when_fast(method, layout, *few, exact)
                 method.settled = known
                 break
     return reason
+
+
+def _is_right_when_fast(method: BookKeeping, layout: Layout, x: Any, y: Any, exact: list[Tensor]) -> bool:
+    """Whether book-keeping gives these gradients when the model's layers compute in faster ways than torch's."""
+    method.fast = True
+    try:
+        return not _compare(method, layout, x, y, exact)[1]
+    except Exception:  # whatever a model makes of it
+        return False
 
 
 def _shared_embeddings(model: nn.Module, x: Any) -> set[nn.Module]:
@@ -184,16 +196,18 @@ def _shared_embeddings(model: nn.Module, x: Any) -> set[nn.Module]:
     return found
 
 
-def _compare(method: BookKeeping, layout: Layout, x: Any, y: Any) -> tuple[bool, str]:
-    """Compare book-keeping with autograd in one graph, example by example.
+def _compare(
+    method: BookKeeping, layout: Layout, x: Any, y: Any, exact: list[Tensor] | None = None
+) -> tuple[bool, str, list[Tensor]]:
+    """Compare book-keeping with autograd in one graph, or with what is ``exact``, example by example.
 
     Returns:
-        whether any of them had finite gradients, and what differs (empty if nothing does).
+        whether any of them had finite gradients, what differs (empty if nothing does), and what is exact.
     """
     tape, losses = method.losses(x, y, _PROBED)
-    pieces = method.pieces(tape, losses, keep_graph=True)
+    pieces = method.pieces(tape, losses, keep_graph=exact is None)
     method.fit_memory(_PROBED)
-    exact = _one_by_one(layout, losses)
+    exact = _one_by_one(layout, losses) if exact is None else exact
     whole = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in exact]).norm(dim=0)
     usable = torch.isfinite(whole)
     for piece in pieces:
@@ -203,8 +217,8 @@ def _compare(method: BookKeeping, layout: Layout, x: Any, y: Any) -> tuple[bool,
     rounding = 1e-5 * float(whole[usable].max()) if rows else 0.0
     for name, gradient, piece in zip(layout.names, exact, pieces, strict=True):
         if any(_differs(gradient[row], piece, row, rounding) for row in rows):
-            return True, f"gradients of {name} are not what its module's input and output say"
-    return bool(rows), ""
+            return True, f"gradients of {name} are not what its module's input and output say", exact
+    return bool(rows), "", exact
 
 
 def _one_by_one(layout: Layout, losses: Tensor) -> list[Tensor]:
