@@ -36,6 +36,7 @@ from .workspace import Workspace
 
 _CONVOLUTION_EXAMPLES = 128  # with convolutions, more at once no longer fit a cache
 _WORTH_SPLITTING = 32  # examples
+FASTER = frozenset({"products", "pooling"}), frozenset({"products"})  # ways to try, the fastest first
 _NUMBERS = 2**22  # of windows and of gradients that are written out, at once
 
 
@@ -109,7 +110,7 @@ class BookKeeping:
     Attributes:
         shared: embeddings that look up the same rows for every example, such as those of positions.
         copies: whether module outputs are copied, for models that overwrite them in a way that hides them.
-        fast: whether the model's layers compute in faster ways than torch's.
+        ways: which of :data:`FASTER` the model's layers compute in, in place of torch's own.
         settled: whether it was tried on examples, and found to agree with autograd.
     """
 
@@ -120,7 +121,7 @@ class BookKeeping:
         self._workspace, self._numbers = Workspace(kept=convolutions), 0
         self.shared: set[nn.Module] = set()
         self.copies = False
-        self.fast = False
+        self.ways: frozenset[str] = frozenset()
         self.settled = False
         self._model, self._layout, self._rules, self._loss = model, layout, rules, loss
         self._place = {id(parameter): number for number, parameter in enumerate(layout.parameters)}
@@ -157,10 +158,11 @@ class BookKeeping:
     @contextmanager
     def _fast(self) -> Iterator[None]:
         """Let the model compute in faster ways than torch's, if it may; all of it, while that is being tried."""
-        attention = Attention(faster=self.fast)
+        attention = Attention(faster="products" in self.ways)
         with ExitStack() as stack:
-            if self.fast:
+            if "pooling" in self.ways:
                 stack.enter_context(pooling_by_channels(self._pools))
+            if "products" in self.ways:
                 stack.enter_context(self._linears.multiplied_fast(all=not self.settled))
             if self._attends or not self.settled:
                 stack.enter_context(attention)
@@ -172,8 +174,19 @@ class BookKeeping:
         self, totals: Sequence[Tensor], x: batches.Batch, y: batches.Batch, size: int, clipping: Clipping
     ) -> StepCounts:
         """Add each example's clipped gradient to ``totals``."""
+        try:
+            pieces, losses = self._both(x, y, size)
+        except Exception:  # of the model's, or because of a way that is not torch's
+            if not self.ways:
+                raise
+            self.ways = frozenset()
+            pieces, losses = self._both(x, y, size)
+        return add_pieces(totals, pieces, losses, self._layout, clipping)
+
+    def _both(self, x: batches.Batch, y: batches.Batch, size: int) -> tuple[list[Piece | None], Tensor]:
+        """Per-example gradients and losses."""
         tape, losses = self.losses(x, y, size)
-        return add_pieces(totals, self.pieces(tape, losses), losses.detach(), self._layout, clipping)
+        return self.pieces(tape, losses), losses.detach()
 
     def pieces(self, tape: Tape, losses: Tensor, keep_graph: bool = False) -> list[Piece | None]:
         """The backward pass: each parameter's per-example gradients, None where all are zero.

@@ -44,13 +44,15 @@ def _forward(module: nn.MaxPool2d, x: Tensor) -> Tensor:
 
 
 class _MaxPool(torch.autograd.Function):
+    """Maxima keep their channels last in memory, as what follows does best with them; derivatives lie as ``x`` does."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, options: tuple[Any, ...]) -> Tensor:
         channels_last = x.contiguous(memory_format=torch.channels_last)
         out, places = torch.ops.aten.max_pool2d_with_indices(channels_last, *options)
         ctx.save_for_backward(channels_last, places)
         ctx.options = options
-        return out.contiguous()  # as torch's lie: the model may make a view of it
+        return out
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import InputError
 from . import batches
-from .bookkeeping import BookKeeping, LayoutError
+from .bookkeeping import FASTER, BookKeeping, LayoutError
 from .layout import Layout
 from .losses import Loss, per_example
 from .pieces import Piece
@@ -158,20 +158,30 @@ def settle(method: BookKeeping, model: nn.Module, layout: Layout, x: Any, y: Any
             except LayoutError as error:
                 return f"{error}: the examples must be along dimension 0"
             if not reason:
-                torch.set_rng_state(state)  # the same dropout
-                method.fast = known and _is_right_when_fast(method, layout, *few, exact)
+                if known:
+                    method.ways = _faster_ways(method, layout, *few, exact, state)
                 method.settled = known
                 break
     return reason
 
 
-def _is_right_when_fast(method: BookKeeping, layout: Layout, x: Any, y: Any, exact: list[Tensor]) -> bool:
-    """Whether book-keeping gives these gradients when the model's layers compute in faster ways than torch's."""
-    method.fast = True
-    try:
-        return not _compare(method, layout, x, y, exact)[1]
-    except Exception:  # whatever a model makes of it
-        return False
+def _faster_ways(
+    method: BookKeeping, layout: Layout, x: Any, y: Any, exact: list[Tensor], state: Tensor
+) -> frozenset[str]:
+    """In which ways, faster than torch's, the model's layers may compute: the gradients are still these.
+
+    ``state`` is that of torch's random numbers when these were made: the same dropout is wanted.
+    """
+    for ways in FASTER:
+        method.ways = ways
+        torch.set_rng_state(state)
+        try:
+            reason = _compare(method, layout, x, y, exact)[1]
+        except Exception:  # whatever a model makes of it
+            continue
+        if not reason:
+            return ways
+    return frozenset()
 
 
 def _shared_embeddings(model: nn.Module, x: Any) -> set[nn.Module]:

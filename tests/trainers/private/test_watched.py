@@ -80,7 +80,37 @@ class Viewed(nn.Module):
 
 
 def test_views_of_what_was_pooled(oracle, distance):
-    assert right(seeded(Viewed()), *batch(5, 1, 8, 8), oracle, distance)
+    model = seeded(Viewed())
+    sums = ClippedSums(model, CLIPPING)
+    assert right(model, *batch(5, 1, 8, 8), oracle, distance, sums)
+    assert sums._gradients.ways == {"products"}
+
+
+def test_a_way_that_fails_later_is_given_up(oracle, distance):
+    """It makes a view of what was pooled only from the second batch on."""
+    model = seeded(Viewed())
+    model.late, batches = False, []
+
+    def forward(self, x):
+        pooled = self.pool(torch.relu(self.first(x)))
+        batches.append(len(x))
+        return self.head(pooled.view(-1, 27) if self.late else pooled.flatten(1))
+
+    model.forward = types.MethodType(forward, model)
+    sums = ClippedSums(model, CLIPPING)
+    assert right(model, *batch(5, 1, 8, 8), oracle, distance, sums)
+    assert "pooling" in sums._gradients.ways
+    model.late = True
+    assert right(model, *batch(5, 1, 8, 8), oracle, distance, sums)
+    assert not sums._gradients.ways
+
+
+def test_a_models_own_error_is_raised():
+    model = seeded(Viewed())
+    sums = ClippedSums(model, CLIPPING)
+    sums.sum(*batch(5, 1, 8, 8))
+    with pytest.raises(RuntimeError, match="channels"):
+        sums.sum(*batch(5, 2, 8, 8))
 
 
 @pytest.mark.usefixtures("all_products_are_large")
@@ -146,14 +176,14 @@ def test_a_fast_way_that_is_wrong_is_not_taken(monkeypatch, oracle, distance):
     sums = ClippedSums(model, CLIPPING)
     if products._ONEDNN is not None:
         assert right(model, *batch(5, 6), oracle, distance, sums)
-        assert sums._gradients.settled and not sums._gradients.fast
+        assert sums._gradients.settled and not sums._gradients.ways
 
 
 def test_a_fast_way_that_is_right_is_taken(oracle, distance):
     model = seeded(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)))
     sums = ClippedSums(model, CLIPPING)
     assert right(model, *batch(5, 6), oracle, distance, sums)
-    assert sums._gradients.settled and sums._gradients.fast
+    assert sums._gradients.settled and sums._gradients.ways == {"products", "pooling"}
 
 
 # ---- lengths --------------------------------------------------------------------------------------------------------
