@@ -5,7 +5,7 @@ every contender once, in an order that alternates; a time is the median of the c
 again while other processes were busy; a ratio is taken within a round. A bar is met when the median of the ratios, or
 their lower quartile, meets it. Opacus is timed as it comes and with its allocator tuned, by environment variables, in
 a process of its own. Peak memory is that of three steps above what was resident before them, each in its own process
-in which a step of another model was done, and forgotten, before.
+in which a step of another model was done, and forgotten, before; the median of three.
 
     python benchmarks/trainers.py                  (all, about fifteen minutes on two cores)
     python benchmarks/trainers.py --only mlp --skip-opacus --rounds 5
@@ -330,7 +330,7 @@ def run_memory(cases: list[Case], opacus: bool) -> bool:
     fine = True
     for case in cases:
         sizes = {
-            name: peak(case, name)
+            name: median(peak(case, name) for _ in range(3))
             for name in ("plain", "private", *(["opacus hooks", "opacus ghost"] if opacus else []))
         }
         ratio = sizes["private"] / max(sizes["plain"], 1e-9)
