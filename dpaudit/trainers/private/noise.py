@@ -29,7 +29,6 @@ class GaussianNoise:
         if device.type != "cpu":
             seed = int(self._key[0, :2].view(np.uint64)[0] >> np.uint64(1))
             self._device_generator = torch.Generator(device).manual_seed(seed)
-
         else:
             self._add_to(np.empty((1, 0), np.float32), 0.0)  # so that the first step need not wait for the compiler
 
