@@ -7,34 +7,18 @@ Shapes: K models, B places in a batch, of which the first ``sizes[k]`` hold reco
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .compiled import compiled, float32, inlined, int32, uint32
+from .compiled import compiled, float32
+from .functions import exp
 
 Reals = NDArray[np.float32]
 Whole = NDArray[np.int64]
 
 _BLOCK = 256  # units: squares of so many are added up by themselves, or rounding would make sums of many too small
 _LARGEST = float32(np.finfo(np.float32).max)
-_SMALLEST = float32(-87)  # of an exponent: below, a power is less than a normal number of float32
-_PER_LN2 = float32(1 / math.log(2))
-_LN2 = float32(0.693359375), float32(math.log(2) - 0.693359375)  # the first has few bits: its multiples are exact
-# e^r between −0.36 and 0.36, through Chebyshev's nodes, the constant first
-_E0, _E1, _E2, _E3 = float32(1), float32(1), float32(0.5), float32(0.16666374)
-_E4, _E5, _E6 = float32(0.041666146), float32(0.008378438), float32(0.0013953305)
-
-
-@inlined
-def _exp(x: Any) -> Any:
-    """e^x for x of at most 0, NaN for NaN; 10⁻³⁸ where it is less than that."""
-    x = _SMALLEST if x < _SMALLEST else x
-    n = int32(x * _PER_LN2 - float32(0.5)) if x == x else int32(0)
-    r = (x - float32(n) * _LN2[0]) - float32(n) * _LN2[1]
-    power = _E0 + r * (_E1 + r * (_E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * _E6)))))
-    return power * np.uint32(uint32(n + int32(127)) << uint32(23)).view(np.float32)
 
 
 @compiled
@@ -85,7 +69,7 @@ def softmax_slopes(values: Reals, y: Whole) -> None:
                 most[b] = values[k, c, b] if values[k, c, b] > most[b] else most[b]
         for c in range(classes):
             for b in range(places):
-                power = _exp(values[k, c, b] - most[b])
+                power = exp(values[k, c, b] - most[b])
                 values[k, c, b] = power
                 total[b] += power
         for c in range(classes):

@@ -62,49 +62,6 @@ def test_the_guard_notices_a_write_beyond_an_array():
         assert not guarded.intact()
 
 
-# ---- powers ---------------------------------------------------------------------------------------------------------
-
-
-@numba.njit(error_model="numpy")
-def powers(x, out):
-    """The inlined function, so that it can be given numbers."""
-    for i in range(len(x)):
-        out[i] = kernels._exp(x[i])
-
-
-def power(x):
-    x = np.asarray(x, np.float32)
-    out = np.empty_like(x)
-    powers(x, out)
-    return out
-
-
-def test_powers_are_right_to_single_precision():
-    """Two million numbers, and those around each half of ln 2, where the exponent changes."""
-    halves = np.arange(251) * (-math.log(2) / 2)
-    near = (halves[:, None] + np.linspace(-1e-4, 1e-4, 201)).ravel()
-    x = np.concatenate([np.linspace(-87, 0, 2_000_001), np.maximum(near[near <= 0], -87)]).astype(np.float32)
-    wanted = np.exp(x.astype(np.float64))
-    error = np.abs(power(x) / wanted - 1)
-    assert error.max() < 2e-7, x[error.argmax()]
-
-
-def test_powers_at_the_ends():
-    assert power([0.0, -0.0]).tolist() == [1, 1]
-    small = power([-1e-30, -1e-8, -TINY])
-    assert (small == 1).all()
-    low = power([-87, -87.5, -88, -104, -1e4, -LARGEST, -np.inf])
-    assert (low > 0).all() and (low <= 1.7e-38).all() and np.isfinite(low).all()
-    assert np.isnan(power(np.full(37, np.nan))).all()  # in vectors and in what is left of them
-
-
-def test_the_same_check_catches_a_polynomial_with_a_term_less():
-    x = np.linspace(-87, 0, 10_001).astype(np.float32)
-    r = x - np.round(x / math.log(2)) * math.log(2)
-    cut = power(x) - np.exp2(np.round(x / math.log(2))) * float(kernels._E6) * r.astype(np.float64) ** 6
-    assert np.abs(cut / np.exp(x.astype(np.float64)) - 1).max() > 1e-6
-
-
 # ---- records --------------------------------------------------------------------------------------------------------
 
 
