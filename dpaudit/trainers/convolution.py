@@ -27,6 +27,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..records import BoolArray, Data
 from . import engine
+from .image_stacks import ImageLoops
 from .images import Convolution, ConvolutionalNet, ImageNetwork
 from .models import Network
 from .settings import DPSGD, GradientDescent
@@ -60,7 +61,9 @@ def fit(
     if data.features != net.features:
         raise InputError(f"records must be images of {net.shape}, {net.features} features, got {data.features}")
     common = settings if isinstance(settings, GradientDescent) else settings[0]
-    body = ImageStack(net, common.hidden, data.classes)
+    on_cpu = engine.find_device(device).type == "cpu"
+    body: engine.Body | None = ImageLoops.of(net, common.hidden, data.classes) if on_cpu else None
+    body = body or ImageStack(net, common.hidden, data.classes)
     return engine.fit_body(body, settings, data, member, seeds, device=device, keep_iterates=keep_iterates, stop=stop)
 
 

@@ -13,13 +13,15 @@ from ..precision import check_precision
 from . import batches
 from .bookkeeping import BookKeeping, LayoutError
 from .clipping import Clipping
+from .convolutional import ConvolutionalByHand
 from .diagnostics import StepCounts
 from .feedforward import FeedForward
 from .layout import Layout
 from .losses import CrossEntropy, Loss
 from .perexample import PerExample, SlowGradients
-from .screening import check_losses, find_rules, refuse_mixing, settle
-from .summing import Gradients
+from .screening import agrees, check_losses, find_rules, refuse_mixing, settle
+from .summing import ByHand, Gradients
+from .transformers import TransformerByHand
 
 
 class ClippedSums:
@@ -59,9 +61,20 @@ class ClippedSums:
         self._loss: Loss = CrossEntropy() if loss is None else loss
         self._physical = physical_batch_size
         self._mode = model.training
-        self._by_hand = FeedForward.of(model, self.layout, self._loss)
-        self._independent = self._by_hand is not None and type(self._loss) is CrossEntropy
+        self._by_hand = self._by_any_hand()
+        self._tried = self._independent = False
         self._gradients = self._choose()
+
+    def _by_any_hand(self) -> ByHand | None:
+        about = self._model, self.layout, self._loss
+        found: ByHand | None = FeedForward.of(*about)
+        found = found or ConvolutionalByHand.of(*about, self._clipping)
+        return found or TransformerByHand.of(*about, self._clipping)
+
+    @property
+    def shared_out(self) -> bool:
+        """Whether examples are shared out to threads that are not torch's."""
+        return isinstance(self._by_hand, (ConvolutionalByHand, TransformerByHand))
 
     def _choose(self) -> Gradients:
         rules, unknown = find_rules(self._model, self.layout)
@@ -121,11 +134,13 @@ class ClippedSums:
         if self._model.training != self._mode:
             refuse_mixing(self._model)
             self._mode = self._model.training
-        if not self._independent and size > 1:
+        by_hand = self._by_hand if self._by_hand is not None and self._by_hand.fits(x, y) else None
+        apart = by_hand is not None and type(self._loss) is CrossEntropy
+        if not self._independent and not apart and size > 1:
             check_losses(self._model, self._loss, x, y)
             self._independent = True
-        if self._by_hand is not None and self._by_hand.fits(x):
-            return self._by_hand
+        if by_hand is not None and self._trusted(by_hand, x, y, size):
+            return by_hand
         if isinstance(self._gradients, BookKeeping) and not self._gradients.settled:
             reason = settle(self._gradients, self._model, self.layout, x, y, size)
             if reason:
@@ -133,3 +148,12 @@ class ClippedSums:
             elif not self._gradients.settled:
                 return PerExample(self._model, self.layout, self._loss)
         return self._gradients
+
+    def _trusted(self, by_hand: ByHand, x: batches.Batch, y: batches.Batch, size: int) -> bool:
+        """Whether a way was tried, on the first batch with finite gradients, and found to agree with autograd."""
+        if not self._tried:
+            found = agrees(by_hand, self._model, self.layout, self._loss, self._clipping, x, y, size)
+            if found is False:
+                self._by_hand = None
+            self._tried = bool(found)
+        return self._tried

@@ -12,6 +12,7 @@ from .batches import Batch
 from .clipped import ClippedSums
 from .clipping import Clipping
 from .diagnostics import Diagnostics, StepCounts
+from .faster import one_thread
 from .losses import Loss
 from .noise import GaussianNoise
 from .optimizers import Optimizer
@@ -134,6 +135,13 @@ class PrivateEngine:
         """
         return self._sums.sum(x, y)
 
+    def _start(self) -> None:
+        """The vector that clipped gradients are added to: noise already, where it needs not know the sum."""
+        if isinstance(self._noise, GaussianNoise):
+            self._noise.fill(self._total, self._deviation)
+        else:
+            self._total.zero_()
+
     def step(self, x: Batch, y: Batch, *, rate: float = 1.0, extra: Tensor | None = None) -> None:
         """One private step on a logical batch, which may be empty.
 
@@ -149,13 +157,12 @@ class PrivateEngine:
         """
         check.positive("rate", rate)
         with torch.no_grad():
-            if isinstance(self._noise, GaussianNoise):
-                self._noise.fill(self._total, self._deviation)
-            else:
-                self._total.zero_()
+            with one_thread(self._sums.shared_out):
+                self._start()
             self._counts.append(self._sums.add_to(self._totals, x, y))
-            if extra is not None:
-                self._total += extra
-            if isinstance(self._noise, SecureNoise):
-                self._noise.release(self._total)
-            self._stepper.step(self._total, self._scale, rate * self._optimizer.learning_rate)
+            with one_thread(self._sums.shared_out):
+                if extra is not None:
+                    self._total += extra
+                if isinstance(self._noise, SecureNoise):
+                    self._noise.release(self._total)
+                self._stepper.step(self._total, self._scale, rate * self._optimizer.learning_rate)

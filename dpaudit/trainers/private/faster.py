@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,3 +28,64 @@ def is_watched() -> bool:
 def untouched(modules: Iterable[nn.Module]) -> list[Any]:
     """Those whose ``forward`` nobody has replaced."""
     return [module for module in modules if "forward" not in vars(module)]
+
+
+class Snapshot:
+    """A model as it was made: its modules, what is in each, and their settings.
+
+    Args:
+        model: of modules that are known to be described by that.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self._settings = [
+            (m, tuple(name for name, value in vars(m).items() if _is_setting(name, value))) for m in modules
+        ]
+        self._looks = [_look(module, names) for module, names in self._settings]
+
+    def holds(self) -> bool:
+        """Whether nothing was replaced or set otherwise since, and nobody hears of what the modules do."""
+        pairs = zip(self._settings, self._looks, strict=True)
+        return all(not has_hooks(module) and _look(module, names) == look for (module, names), look in pairs)
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str, tuple)) and name != "training"
+
+
+def _look(module: nn.Module, names: tuple[str, ...]) -> tuple[Any, ...]:
+    inside = (*module._modules.values(), *module._parameters.values())
+    own = vars(module)
+    return type(module), *map(id, inside), *(own.get(name) for name in names)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether anything is called beside, or in place of, the ``forward`` of the module's class."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(module) or bool(torch.nn.modules.module._has_any_global_hook())
+
+
+@contextmanager
+def one_thread(wanted: bool = True) -> Iterator[int]:
+    """Keep torch's operations in here to one thread, if ``wanted``; yields how many it has outside.
+
+    torch's own threads go on spinning for milliseconds after each operation, and would take the processors that other
+    threads are about to work on.
+    """
+    before = torch.get_num_threads()
+    if wanted:
+        torch.set_num_threads(1)
+    try:
+        yield before
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_order(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules of nested sequences, in the order in which they are called."""
+    if type(model) is nn.Sequential and not has_hooks(model):
+        for child in model:
+            yield from in_order(child)
+    else:
+        yield model

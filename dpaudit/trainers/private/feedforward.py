@@ -8,7 +8,7 @@ All matrices have one column per example: products and softmax over few classes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +18,7 @@ from ..products import add_product, is_large, product
 from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
+from .faster import Snapshot, has_hooks, in_order
 from .layout import Layout
 from .lengths import squared_lengths
 from .losses import CrossEntropy, Loss, per_example
@@ -42,8 +43,8 @@ class _Step:
 class FeedForward:
     """Clipped sums of ``Linear`` layers with ``ReLU`` between them, perhaps after a ``Flatten``."""
 
-    def __init__(self, steps: list[_Step], modules: Sequence[nn.Module], flatten: bool, loss: Loss) -> None:
-        self._steps, self._modules, self._flatten, self._loss = steps, modules, flatten, loss
+    def __init__(self, steps: list[_Step], model: Snapshot, flatten: bool, loss: Loss) -> None:
+        self._steps, self._model, self._flatten, self._loss = steps, model, flatten, loss
         self._row = [sum(before.trained for before in steps[:number]) for number in range(len(steps))]
         self._first = next(number for number, step in enumerate(steps) if step.trained)
 
@@ -51,14 +52,14 @@ class FeedForward:
     def of(cls, model: nn.Module, layout: Layout, loss: Loss) -> FeedForward | None:
         """The network, if the model is one: nothing else in it, nothing used twice, no hooks, no ReLU at the end."""
         place = {id(parameter): n for n, parameter in enumerate(layout.parameters)}
-        modules = list(_in_order(model))
+        modules = list(in_order(model))
         first = modules[0] if modules else None
         flatten = isinstance(first, nn.Flatten)
         if isinstance(first, nn.Flatten) and not (first.start_dim == 1 and first.end_dim == -1):
             return None
         steps: list[_Step] = []
         for module in modules[flatten:]:
-            if _has_hooks(module):
+            if has_hooks(module):
                 return None
             if type(module) is nn.Linear and rule_for(module) is not None:
                 steps.append(_Step(module, False, place.get(id(module.weight)), place.get(id(module.bias))))
@@ -69,12 +70,11 @@ class FeedForward:
         used = [id(p) for step in steps for p in step.layer.parameters()]
         if not steps or steps[-1].relu or len(used) > len(set(used)):
             return None
-        return cls(steps, list(model.modules()), flatten, loss)
+        return cls(steps, Snapshot(model), flatten, loss)
 
-    def fits(self, x: batches.Batch) -> bool:
-        """Whether the input has one position per example, and nobody hears of what the modules do."""
-        seen = not any(map(_has_hooks, self._modules))
-        return seen and isinstance(x, Tensor) and (self._flatten or x.dim() == 2)
+    def fits(self, x: batches.Batch, y: batches.Batch) -> bool:
+        """Whether the input has one position per example, and the model is what it was."""
+        return isinstance(x, Tensor) and (self._flatten or x.dim() == 2) and self._model.holds()
 
     def parts(self, size: int) -> int:
         """All at once."""
@@ -167,17 +167,3 @@ def _back(weight: Tensor, slope: Tensor, like: Tensor) -> Tensor:
     if like.t().is_contiguous():
         return product(slope.t(), weight).t()
     return weight.t() @ slope
-
-
-def _in_order(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules of nested sequences, in the order in which they are called."""
-    if type(model) is nn.Sequential and not _has_hooks(model):
-        for child in model:
-            yield from _in_order(child)
-    else:
-        yield model
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return bool(hooks) or "forward" in vars(module) or bool(torch.nn.modules.module._has_any_global_hook())

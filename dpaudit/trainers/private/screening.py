@@ -22,12 +22,15 @@ from torch.utils import _pytree as pytree
 from ...errors import InputError
 from . import batches
 from .bookkeeping import FASTER, BookKeeping, LayoutError
+from .clipping import Clipping, GlobalClipping
 from .layout import Layout
 from .losses import Loss, per_example
-from .pieces import Piece
+from .pieces import Piece, Written
 from .rules import Rule, rule_for
+from .summing import Gradients, add_pieces
 
 _PROBED = 3  # examples that a model is tried on
+_NEVER = 1e30  # no gradient that long would have a finite square
 
 
 def refuse_mixing(model: nn.Module) -> None:
@@ -163,6 +166,37 @@ def settle(method: BookKeeping, model: nn.Module, layout: Layout, x: Any, y: Any
                 method.settled = known
                 break
     return reason
+
+
+def agrees(
+    method: Gradients, model: nn.Module, layout: Layout, loss: Loss, clipping: Clipping, x: Any, y: Any, size: int
+) -> bool | None:
+    """Whether gradients of the first examples, clipped and not, are those that autograd gives; None: none is finite."""
+    known: bool | None = None
+    for row in (0, min(1, size - 1), size - 1):
+        one = batches.pick(x, [row]), batches.pick(y, [row])
+        with untouched(model), torch.enable_grad():
+            losses = per_example(loss, batches.outputs(model, batches.detached(one[0])), one[1], 1)
+            exact: list[Piece | None] = [Written(gradient) for gradient in _one_by_one(layout, losses)]
+        for rule in (clipping, GlobalClipping(norm=_NEVER)):
+            wanted = layout.split(layout.new_vector().zero_())
+            if add_pieces(wanted, exact, losses.detach(), layout, rule).dropped:
+                break
+            if not _gives(method, layout, *one, rule, wanted):
+                return False
+            known = True
+    return known
+
+
+def _gives(method: Gradients, layout: Layout, x: Any, y: Any, rule: Clipping, wanted: list[Tensor]) -> bool:
+    got = layout.split(layout.new_vector().zero_())
+    try:
+        method.add_clipped(got, x, y, 1, rule)
+    except Exception:  # whatever it makes of this model
+        return False
+    rounding = 1e-5 * float(torch.cat([part.flatten() for part in wanted]).norm())
+    pairs = zip(wanted, got, strict=True)
+    return all(float((ours - theirs).norm()) <= 1e-2 * float(theirs.norm()) + rounding for theirs, ours in pairs)
 
 
 def _faster_ways(

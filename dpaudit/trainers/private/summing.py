@@ -26,6 +26,13 @@ class Gradients(Protocol):
         """Add the clipped gradient of each of ``size`` examples to ``totals``, one tensor per parameter, in place."""
 
 
+class ByHand(Gradients, Protocol):
+    """A way for models of one kind, on batches that fit it."""
+
+    def fits(self, x: Batch, y: Batch) -> bool:
+        """Whether it can do this batch, and the model is still what it was."""
+
+
 def weigh(squares: Tensor, losses: Tensor | None, clipping: Clipping) -> tuple[Tensor, Tensor | None, StepCounts]:
     """The weight of each example's gradient.
 

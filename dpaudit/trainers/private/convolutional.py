@@ -1,0 +1,157 @@
+"""Small convolutional networks by hand, on a CPU: convolutions, max pooling, ReLU and linear layers in a sequence.
+
+Threads take a share of the batch each and go through it one image after the other (:mod:`..image_loops`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..image_loops import add_clipped
+from ..image_parts import Builder, Program
+from . import batches
+from .clipping import Clipping
+from .diagnostics import StepCounts
+from .faster import Snapshot, has_hooks, in_order, one_thread
+from .lanes import in_lanes, is_plain, known_rule, within
+from .layout import Layout
+from .losses import CrossEntropy, Loss
+from .rules import rule_for
+
+_MOST = 2**20  # parameters: more of them leave the cache
+
+Reals = NDArray[np.float32]
+
+
+class ConvolutionalByHand:
+    """Clipped sums of a sequence of convolutions and what goes with them, all trained, in float32 on a CPU."""
+
+    def __init__(self, model: Snapshot, steps: list[Any], layout: Layout, loss: CrossEntropy) -> None:
+        self._model, self._steps, self._layout, self._loss = model, steps, layout, loss
+        self._layers = [step for step in steps if isinstance(step, (nn.Conv2d, nn.Linear))]
+        self._place = {id(parameter): number for number, parameter in enumerate(layout.parameters)}
+        self._programs: dict[tuple[int, ...], Program | None] = {}
+
+    @classmethod
+    def of(cls, model: nn.Module, layout: Layout, loss: Loss, clipping: Clipping) -> ConvolutionalByHand | None:
+        """The network, if the model is one: nothing else in it, nothing used twice, no hooks."""
+        steps = list(in_order(model))
+        if type(loss) is not CrossEntropy or not is_plain(layout) or not all(map(_is_known, steps)):
+            return None
+        layers = [step for step in steps if isinstance(step, (nn.Conv2d, nn.Linear))]
+        if not any(isinstance(layer, nn.Conv2d) for layer in layers) or not isinstance(steps[-1], nn.Linear):
+            return None
+        own = [id(parameter) for layer in layers for parameter in layer.parameters()]
+        if own != [id(parameter) for parameter in layout.parameters] or layout.total > _MOST:
+            return None
+        return None if known_rule(clipping, len(layers)) is None else cls(Snapshot(model), steps, layout, loss)
+
+    def fits(self, x: batches.Batch, y: batches.Batch) -> bool:
+        """Whether these are images of a size that the network takes, with labels, and the model is what it was."""
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not self._model.holds():
+            return False
+        if x.dim() != 4 or x.dtype != torch.float32 or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+            return False
+        if not (x.is_cpu and y.is_cpu and is_plain(self._layout)):
+            return False
+        program = self._program(x)
+        return program is not None and within(y[y != self._loss.ignore_index], program.classes)
+
+    def parts(self, size: int) -> int:
+        """All at once."""
+        return 1
+
+    def add_clipped(
+        self, totals: Sequence[Tensor], x: batches.Batch, y: batches.Batch, size: int, clipping: Clipping
+    ) -> StepCounts:
+        """Add each example's clipped gradient to ``totals``."""
+        assert isinstance(x, Tensor)
+        assert isinstance(y, Tensor)
+        program = self._program(x)
+        rule = known_rule(clipping, len(self._layers))
+        assert program is not None and rule is not None
+        flat, across = np.zeros(program.flat, np.float32), np.zeros(program.across, np.float32)
+        for slot, layer in zip(program.slots, self._layers, strict=True):
+            weight = layer.weight.detach().numpy().reshape(slot.outputs, slot.channels, *slot.kernel)
+            slot.fill(flat, across, weight, None if layer.bias is None else layer.bias.detach().numpy())
+        images, labels = x.detach().permute(0, 2, 3, 1).reshape(size, -1).numpy(), y.contiguous().numpy()
+
+        def work(part: slice) -> tuple[Reals, int, int]:
+            total = np.zeros(program.flat, np.float32)
+            counts = add_clipped(
+                images[part], labels[part], program.classes, self._loss.ignore_index, program.parts, program.sizes,
+                flat, across, True, rule, total,
+            )  # fmt: skip
+            return total, *counts
+
+        with one_thread() as threads:
+            done = in_lanes(work, size, threads)
+            for sums, _, _ in done:
+                self._add(program, sums, totals)
+        return StepCounts(size, sum(scaled for _, scaled, _ in done), sum(dropped for _, _, dropped in done))
+
+    def _add(self, program: Program, sums: Reals, totals: Sequence[Tensor]) -> None:
+        for slot, layer in zip(program.slots, self._layers, strict=True):
+            total = totals[self._place[id(layer.weight)]]
+            total += torch.from_numpy(slot.weight(sums).transpose(3, 2, 0, 1)).reshape(total.shape)
+            if layer.bias is not None:
+                totals[self._place[id(layer.bias)]] += torch.from_numpy(slot.bias(sums))
+
+    def _program(self, x: Tensor) -> Program | None:
+        """For images of this size; None if the network does not take them."""
+        shape = tuple(x.shape[1:])
+        if shape not in self._programs:
+            self._programs[shape] = self._built(*shape)
+        return self._programs[shape]
+
+    def _built(self, channels: int, height: int, width: int) -> Program | None:
+        network, flat = Builder(height, width, channels), False
+        if not channels or not height or not width:
+            return None
+        for step in self._steps:
+            if isinstance(step, nn.Flatten):
+                flat = True
+            elif isinstance(step, nn.ReLU):
+                if not network.rectify():
+                    return None
+            elif isinstance(step, nn.Linear):
+                if not flat or step.in_features != int(np.prod(network.shape)):
+                    return None
+                network.connect(step.out_features, step.bias is not None)
+            elif flat or not _add_to(network, step):
+                return None
+        return network.built()
+
+
+def _add_to(network: Builder, step: Any) -> bool:
+    """A convolution or pooling; False where it does not fit."""
+    if isinstance(step, nn.MaxPool2d):
+        return network.pool(*(_pair(size) for size in (step.kernel_size, step.stride, step.padding)))
+    if step.in_channels != network.shape[0]:
+        return False
+    padding = (0, 0) if step.padding == "valid" else step.padding
+    return network.convolve(step.out_channels, step.kernel_size, step.stride, padding, step.bias is not None)
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _is_known(step: Any) -> bool:
+    """Whether a module is one that is done by hand, set as usual."""
+    if has_hooks(step):
+        return False
+    if type(step) is nn.Conv2d:
+        usual = step.groups == 1 and step.dilation == (1, 1) and step.padding_mode == "zeros" and step.padding != "same"
+        return usual and rule_for(step) is not None
+    if type(step) is nn.MaxPool2d:
+        return _pair(step.dilation) == (1, 1) and not step.ceil_mode and not step.return_indices
+    if type(step) is nn.Flatten:
+        return step.start_dim == 1 and step.end_dim == -1
+    return type(step) is nn.ReLU or (type(step) is nn.Linear and rule_for(step) is not None)
