@@ -8,21 +8,29 @@ steps that they belong to.
 
     python benchmarks/gradient_canaries.py                  (about three minutes on two cores)
     python benchmarks/gradient_canaries.py --only mlp --rounds 5
+    python benchmarks/gradient_canaries.py --tells 30       (what so many runs show of ε, instead; half a minute)
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median, quantiles
+from typing import Any
 
+import mechanisms
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpaudit import Claim, bounds
+from dpaudit.records import HalfSplitWarning, Observations
 from dpaudit.trainers import architectures
 from dpaudit.trainers.private import (
     AuditedEngine,
@@ -32,12 +40,15 @@ from dpaudit.trainers.private import (
     PrivateEngine,
     Sgd,
     StepScores,
+    audit_one_run,
 )
+from dpaudit.trainers.private.canaries import KINDS
 from dpaudit.trainers.private.canary_vectors import CanaryVectors
 
 COUNT = 1000
 SLOT = 0.6  # seconds, of both steps together
 STEPS = 100  # of a run: what is done once per run is shared out among so many
+ENDS = 9  # times that is done, of which the median counts
 THREADS = 2
 BATCH = 256
 CLIP, SIGMA, RATE = 1.0, 1.0, 0.01
@@ -45,6 +56,8 @@ MODELS: dict[str, tuple[Callable[[torch.Generator], nn.Module], tuple[int, ...]]
     "mlp": (lambda generator: architectures.mlp(784, [256, 128], 10, generator), (784,)),
     "cnn": (architectures.cnn, (1, 28, 28)),
 }
+DELTA = 1e-5
+SETTINGS = {"full batch": (10.0, 1.0, 100), "Poisson": (1.0, 0.1, 40)}  # σ, q, steps
 Step = Callable[[], None]
 
 
@@ -77,7 +90,8 @@ CONTENDERS = (
     Contender("dirac, per step, q = 0.1", "dirac", False, rate=0.1, bar=1.5),
     Contender("signs, per step, q = 0.1", "signs", False, rate=0.1, bar=1.5),
     Contender("random, linear", "random", True, bar=1.05),
-    Contender("random, per step, blocks", "random", False),
+    Contender("random, per step", "random", False, bar=1.5),
+    Contender("random, per step, q = 0.1", "random", False, rate=0.1, bar=1.5),
     Contender("random, per step, naive", "random", False, naive=True),
 )
 
@@ -110,7 +124,7 @@ def audited(name: str, contender: Contender, x: Tensor, y: Tensor, made: dict[st
 
 def _naive(one: PrivateEngine, vectors: CanaryVectors, member: NDArray[np.bool_], x: Tensor, y: Tensor) -> Step:
     """One dense matrix of canaries: a product for what is planted, and one for the scores."""
-    dense = next(rows for _, rows in vectors._blocks())  # type: ignore[attr-defined]
+    dense = vectors.dense()
     inside, table = torch.from_numpy(member).float(), []
 
     def step() -> None:
@@ -142,7 +156,7 @@ def once_per_run(contender: Contender, made: dict[str, CanaryVectors]) -> float:
     if not contender.linear:
         return 0.0
     vectors, gradient, times = made[contender.kind], torch.randn(made[contender.kind].parameters), []
-    for _ in range(3):
+    for _ in range(ENDS):
         now = time.perf_counter()
         vectors.products(gradient)
         times.append(time.perf_counter() - now)
@@ -178,6 +192,51 @@ def _judge(contender: Contender, ratios: list[float]) -> bool:
     return met
 
 
+def tell(runs: int) -> None:
+    """What the recipe of order statistics shows of ε: softmax regression of 1,110 parameters, data known."""
+    for name, (sigma, rate, steps) in SETTINGS.items():
+        claim = Claim.dp_sgd(noise_multiplier=sigma, sampling_rate=rate, steps=steps)
+        epsilon = claim.epsilon(DELTA)
+        print(f"\n{name}: {steps} steps, q = {rate:g}, σ = {sigma:g}, ε = {epsilon:.2f} at δ = {DELTA:g}; {runs} runs")
+        draw = mechanisms.coins(mechanisms.subsampled_gaussian(sigma, rate, steps).draw, 1, COUNT)
+        ways: dict[str, Callable[[int], Observations]] = {
+            kind: partial(observed, kind, sigma, rate, steps) for kind in KINDS
+        }
+        ways["simulated ideal"] = partial(simulated, draw)
+        for way, observe in ways.items():
+            found = [recipe(observe(seed), claim) for seed in range(runs)]
+            above = sum(bound > epsilon for bound in found)
+            print(f"  {way:16} median {median(found):.2f}, above ε in {above} of {runs}", flush=True)
+
+
+def observed(kind: str, sigma: float, rate: float, steps: int, seed: int) -> Observations:
+    generator = torch.Generator().manual_seed(2)
+    x, y = torch.randn((8, 110), generator=generator), torch.arange(8) % 10
+
+    def make(noise: np.random.Generator) -> PrivateEngine:
+        return PrivateEngine(
+            architectures.softmax(110, 10),
+            clipping=GlobalClipping(norm=CLIP),
+            noise_multiplier=sigma,
+            divisor=8,
+            optimizer=Sgd(learning_rate=0.05),
+            generator=noise,
+        )
+
+    canaries = GradientCanaries(kind=kind, count=COUNT, norm=CLIP, seed=5)
+    options: dict[str, Any] = {"steps": steps, "noise_multiplier": sigma, "sampling_rate": rate}
+    return audit_one_run(make, itertools.repeat((x, y)), canaries, seed=seed, known_data=True, **options)
+
+
+def simulated(draw: Callable[[np.random.Generator], Observations], seed: int) -> Observations:
+    return draw(np.random.default_rng(seed))
+
+
+def recipe(observations: Observations, claim: Claim) -> float:
+    options: dict[str, Any] = {"delta": DELTA, "claim": claim, "threshold": bounds.Fixed(0.0)}
+    return bounds.order_statistics(observations, observations.coins, **options).epsilon
+
+
 def quarter(values: list[float]) -> float:
     return quantiles(values, n=4)[0] if len(values) > 1 else values[0]
 
@@ -193,8 +252,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--contenders", default="", help="only those with this in their name")
+    parser.add_argument("--tells", type=int, default=0, help="runs to see what they show of ε; no race is held")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.tells:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", HalfSplitWarning)  # fair coins, whatever they show
+            tell(options.tells)
+        return 0
     contenders = [c for c in CONTENDERS if options.contenders in c.name]
     fine = [race(name, options.rounds, contenders) for name in MODELS if not options.only or name in options.only]
     return 0 if all(fine) else 1

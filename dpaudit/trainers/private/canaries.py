@@ -29,7 +29,7 @@ class GradientCanaries:
     Attributes:
         kind: ``dirac`` (each canary is one coordinate, no two the same), ``signs`` (each is ± the same number on nearly
             every coordinate, orthogonal to the others: rows of a randomised Hadamard transform) or ``random``
-            (independent Gaussian directions, which see each other a little).
+            (± the same number on every coordinate by independent fair coins; they see each other a little).
         count: number of canaries.
         norm: L2 norm of each, the sensitivity of the clipping rule. A larger one would accuse the innocent.
         seed: of coordinates, signs or directions; public, drawn before any membership coin and apart from it.
@@ -64,7 +64,7 @@ class GradientCanaries:
 
         Args:
             like: any flat vector of the model, such as :attr:`PrivateEngine.released`: its length, type and device.
-            stored: for ``random``: keep all of them, count × parameters numbers; otherwise they are made anew whenever
+            stored: for ``random``: keep all of them, count × parameters bits; otherwise they are made anew whenever
                 they are used. What they are does not depend on it.
 
         Raises:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import abc
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,11 +17,18 @@ from torch import Tensor
 from ... import check
 from ...errors import InputError
 from ...records import BoolArray
+from . import canary_kernels as kernels
 from .canaries import GradientCanaries
 
 _FACTOR = 64  # the largest Hadamard matrix that is multiplied by as it stands
-_BLOCK = 2**24  # numbers of random directions that are held at once where they are not stored
+_LONGEST = 16  # stretches of 2,048 parameters in a block of random signs; fewer where
+_LARGEST = 2**14  # stretches of all canaries together, 4 MiB, would be more
+_SHARE = 8  # blocks come in eights
+_QUICK = 2**16  # stretches of members that are added up in a millisecond or two, without other threads
 Indices = NDArray[np.int64]
+Words = NDArray[np.uint32]
+Floats = NDArray[Any]
+Result = TypeVar("Result")
 
 
 class CanaryVectors(abc.ABC):
@@ -145,45 +154,116 @@ class SignVectors(CanaryVectors):
 
 
 class RandomVectors(CanaryVectors):
-    """Independent directions, uniform on the sphere: stored, or made anew from one seed each.
+    """Independent fair signs: every number of a canary is ±norm/√parameters, by a fair coin of its own.
 
-    Two of them overlap by about 1 / √parameters. A product reads them all, so several gradients are taken at once.
+    That is a random direction: the mean of its numbers is 0 and their covariance that of a uniform direction, and its
+    length is norm but for rounding, which only shortens it. Two overlap by the mean of as many fair signs as there are
+    parameters, about 1 / √parameters. Signs come from Philox by seed, canary and place, so they may be kept, as single
+    bits, or made anew block by block. Work is split into blocks that do not depend on the number of threads, nor does
+    any result.
     """
 
-    steps_per_product = 32
+    steps_per_product = 2 * kernels.GRADIENTS  # one start of threads for both halves
 
     def __init__(self, canaries: GradientCanaries, like: Tensor, stored: bool) -> None:
         super().__init__(canaries, like)
         _require(canaries, like, 1)
-        seeds = np.random.SeedSequence(canaries.seed).generate_state(canaries.count, np.uint64)
-        self._seeds = [int(seed) >> 1 for seed in seeds]
-        self._stored = self._made(0, canaries.count) if stored else None
+        self._key: Words = np.random.SeedSequence(canaries.seed).generate_state(4).astype(np.uint32)
+        self._scale = _rounded_down(canaries.norm / math.sqrt(like.numel()), like.dtype)
+        self._stretches = -(-like.numel() // kernels.STRETCH)
+        longest = max(1, min(_LONGEST, _LARGEST // canaries.count))
+        blocks = -(-self._stretches // (_SHARE * longest)) * _SHARE  # so that threads have as much to do as each other
+        self._length = -(-self._stretches // blocks)
+        self._counts = np.empty((self._stretches, kernels.TILES, kernels.BITS, kernels.WORDS), np.int32)
+        self._stored: Words | None = None
+        if stored:
+            self._stored = _signs(self._stretches, canaries.count)
+            self._over_blocks(self._store)
 
-    def _made(self, start: int, stop: int) -> Tensor:
-        rows = self._like.new_empty((stop - start, self.parameters))
-        for row, seed in zip(rows, self._seeds[start:stop], strict=True):
-            generator = torch.Generator().manual_seed(seed)
-            row.copy_(torch.randn(self.parameters, generator=generator))
-            row.mul_(self.canaries.norm / row.norm())
-        return rows
+    def _store(self, first: int) -> None:
+        assert self._stored is not None
+        kernels.fill_signs(self._stored[first : first + self._length], self._key, first)
 
-    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """(number of its first canary, canaries) of a block."""
+    def _block(self, first: int) -> Words:
+        """The signs of the block whose first stretch this is."""
         if self._stored is not None:
-            yield 0, self._stored
-            return
-        length = max(1, _BLOCK // self.parameters)
-        for start in range(0, self.canaries.count, length):
-            yield start, self._made(start, min(start + length, self.canaries.count))
+            return self._stored[first : first + self._length]
+        made = _signs(min(self._length, self._stretches - first), self.canaries.count)
+        kernels.fill_signs(made, self._key, first)
+        return made
+
+    def _over_blocks(self, work: Callable[[int], Result], alone: bool = False) -> list[Result]:
+        """``work(first stretch)`` of all blocks, in order, by as many threads as torch has, of which this is one."""
+        firsts = range(0, self._stretches, self._length)
+        threads = 1 if alone else min(torch.get_num_threads(), len(firsts))
+        own, *others = (firsts[i * len(firsts) // threads : (i + 1) * len(firsts) // threads] for i in range(threads))
+        if not others:
+            return [work(first) for first in own]
+        with ThreadPoolExecutor(len(others)) as pool:
+            waited = [pool.submit(lambda share: [work(first) for first in share], share) for share in others]
+            done = [work(first) for first in own]
+            return done + [result for share in waited for result in share.result()]
 
     def _add_up(self, members: Indices) -> None:
-        self._sum.zero_()
-        for start, rows in self._blocks():
-            for member in members[(members >= start) & (members < start + len(rows))]:
-                self._sum += rows[member - start]
+        def work(first: int) -> None:
+            kernels.add_up(self._counts[first : first + self._length], self._block(first), members)
+
+        self._over_blocks(work, alone=self._stored is not None and len(members) * self._stretches < _QUICK)
+        self._sum.copy_(torch.from_numpy(self._counts).view(-1)[: self.parameters]).mul_(self._scale)
 
     def _products(self, rows: Tensor) -> Tensor:
-        return torch.cat([rows @ block.T for _, block in self._blocks()], dim=1)
+        rows = rows.detach()
+        if rows.device.type != "cpu" or rows.dtype not in (torch.float32, torch.float64):
+            return self._written_out(rows)
+        if len(rows) == 1 and rows.dtype == torch.float32:
+            sums = self._with_one(rows[0])[None]
+        else:
+            sums = self._with_many(rows.contiguous().numpy())
+        return torch.from_numpy(sums).mul_(self._scale).to(rows.dtype)
+
+    def _with_one(self, gradient: Tensor) -> Floats:
+        """Products of all signs with a gradient of float32, shape ``(count,)``, float64."""
+        negative = _zeros(self._stretches * kernels.STRETCH, np.dtype(np.float32))
+        np.negative(gradient.numpy(), out=negative[: self.parameters])
+        bits = negative.view(np.uint32).reshape(self._counts.shape)
+
+        def work(first: int) -> Floats:
+            sums = np.zeros((self.canaries.count, kernels.WORDS), np.float32)
+            kernels.add_signed(sums, self._block(first), bits[first : first + self._length])
+            return sums.sum(1, dtype=np.float64)
+
+        return sum(self._over_blocks(work), np.zeros(self.canaries.count))
+
+    def _with_many(self, rows: Floats) -> Floats:
+        """Products of all signs with gradients, shape ``(rows, count)``, float64."""
+        parts = range(0, len(rows), kernels.GRADIENTS)
+        numbers = self.canaries.count * kernels.GRADIENTS
+
+        def work(first: int) -> Floats:
+            block, table = self._block(first), _zeros(kernels.TABLE, rows.dtype)
+            sums = _zeros(len(parts) * numbers, rows.dtype).reshape(-1, numbers)
+            for part, found in zip(parts, sums, strict=True):
+                these = rows[part : part + kernels.GRADIENTS, first * kernels.STRETCH :]
+                kernels.add_looked_up(found, block, these, table)
+            return sums
+
+        total = np.zeros((len(parts), numbers))
+        for sums in self._over_blocks(work):
+            total += sums
+        shape = len(parts), self.canaries.count, kernels.GRADIENTS
+        return total.reshape(shape).transpose(0, 2, 1).reshape(-1, self.canaries.count)[: len(rows)]
+
+    def _written_out(self, rows: Tensor) -> Tensor:
+        """Products on another device or of another type: by signs written out block by block."""
+        found = rows.new_zeros((len(rows), self.canaries.count))
+        shifts = torch.arange(kernels.BITS, dtype=torch.int32, device=rows.device)[:, None]
+        for first in range(0, self._stretches, self._length):
+            words = torch.from_numpy(self._block(first).view(np.int32)).to(rows.device)
+            signs = (words[:, :, :, None] >> shifts & 1).to(rows.dtype).mul_(2).sub_(1)
+            part = rows[:, first * kernels.STRETCH :][:, : signs.numel() // self.canaries.count]
+            signs = signs.transpose(0, 1).reshape(self.canaries.count, -1)[:, : part.shape[1]]
+            found.addmm_(part, signs.T)
+        return found.mul_(self._scale)
 
 
 def walsh_hadamard(x: Tensor) -> Tensor:
@@ -237,6 +317,34 @@ def _add_rows(rows: Tensor, out: Tensor) -> None:
         np.add.reduce(rows.numpy(), axis=0, out=out.numpy())
     else:
         torch.sum(rows, 0, out=out)
+
+
+# Arrays begin at a cache line: wide loads within one are twice as fast as across two. numpy asks for large pages, which
+# torch does not, and numpy fills them: torch's threads would go on waiting for more to do, where ours are to work.
+
+
+def _zeros(numbers: int, dtype: np.dtype) -> Floats:
+    """A flat array."""
+    found = _empty(numbers * dtype.itemsize).view(dtype)
+    found.fill(0)
+    return found
+
+
+def _signs(stretches: int, count: int) -> Words:
+    shape = (stretches, count, kernels.TILES, kernels.WORDS)
+    return _empty(4 * math.prod(shape)).view(np.uint32).reshape(shape)
+
+
+def _empty(size: int) -> NDArray[np.uint8]:
+    made = np.empty(size + 63, np.uint8)
+    start = -made.ctypes.data % 64
+    return made[start : start + size]
+
+
+def _rounded_down(number: float, dtype: torch.dtype) -> float:
+    """The largest number of the type that is not above this positive one."""
+    nearest = torch.tensor(number, dtype=dtype)
+    return float(nearest if float(nearest) <= number else torch.nextafter(nearest, torch.zeros_like(nearest)))
 
 
 def _require(canaries: GradientCanaries, like: Tensor, least: int) -> None:

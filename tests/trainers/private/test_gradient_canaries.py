@@ -32,6 +32,7 @@ from dpaudit.trainers.private import (  # noqa: E402
     StepScores,
     audit_one_run,
 )
+from dpaudit.trainers.private import canary_kernels as kernels  # noqa: E402
 from dpaudit.trainers.private.canaries import KINDS  # noqa: E402
 from dpaudit.trainers.private.canary_scores import log_ratios  # noqa: E402
 from dpaudit.trainers.private.canary_vectors import walsh_hadamard  # noqa: E402
@@ -182,18 +183,120 @@ def test_the_seed_and_nothing_else_makes_the_vectors(kind):
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_random_directions_need_not_be_kept(monkeypatch):
-    monkeypatch.setattr("dpaudit.trainers.private.canary_vectors._BLOCK", 310 * 7)
-    kept, made = (canaries("random").vectors(flat(), stored=stored) for stored in (True, False))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_random_signs_need_not_be_kept(dtype):
+    size = 2 * kernels.STRETCH + 70
+    kept, made = (canaries("random").vectors(flat(size, dtype=dtype), stored=stored) for stored in (True, False))
     assert torch.equal(kept.dense(), made.dense())
-    torch.testing.assert_close(kept.insertion(coins()), made.insertion(coins()))
-    torch.testing.assert_close(kept.products(flat()), made.products(flat()), rtol=1e-5, atol=1e-6)
+    assert torch.equal(kept.insertion(coins()), made.insertion(coins()))
+    rows = torch.stack([flat(size, seed, dtype) for seed in range(3)])
+    assert torch.equal(kept.products(rows), made.products(rows))
+    assert torch.equal(kept.products(rows[0]), made.products(rows[0]))
 
 
-def test_random_directions_are_uniform():
-    """Coordinates of 100 unit vectors are N(0, 1 / 310) but for O(1 / 310); false alarm 1e-4."""
-    dense = canaries("random", norm=1.0).vectors(flat()).dense()
-    assert stats.kstest(dense.flatten().numpy() * math.sqrt(310), "norm").pvalue > 1e-4
+@pytest.mark.parametrize("size", [1, 15, 16, 511, 512, 513, 2047, 2049, 20_000])
+def test_random_canaries_are_no_longer_than_the_norm(size):
+    for dtype in (torch.float32, torch.float64):
+        dense = canaries("random", 20).vectors(flat(size, dtype=dtype)).dense().double()
+        assert (dense.abs() == dense.abs().max()).all()
+        lengths = dense.norm(dim=1)
+        assert (lengths <= NORM * (1 + 1e-12)).all() and (lengths >= NORM * (1 - 2e-7)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (7, 1), (7, 2), (300, 32), (300, 33), (3, 70)])
+def test_products_with_random_signs_are_exact(count, rows, dtype):
+    """To 1e-6 of norm times length, over blocks, a tile with gaps, and more gradients than are taken at once."""
+    size = 20 * kernels.STRETCH + 700
+    vectors = canaries("random", count).vectors(flat(size))
+    gradients = flat(rows * size, 3, dtype).view(rows, size) * torch.logspace(-3, 3, rows, dtype=dtype)[:, None]
+    wanted = gradients.double() @ vectors.dense().double().T
+    found = vectors.products(gradients)
+    assert found.dtype == dtype and found.shape == (rows, count)
+    assert ((found - wanted).abs() <= 1e-6 * NORM * gradients.norm(dim=1, keepdim=True)).all()
+    turned = gradients.T.contiguous().T  # as columns in memory
+    assert torch.equal(vectors.products(turned), found)
+    one = vectors.products(gradients[0])
+    assert ((one - wanted[0]).abs() <= 1e-6 * NORM * gradients[0].norm()).all()
+
+
+def test_a_common_part_of_all_numbers_hides_no_product():
+    """As in a sum over set signs alone, from which half the whole would have to be taken away again."""
+    vectors = canaries("random", 5).vectors(flat(20_000))
+    gradient = flat(20_000, 1) + 1000.0
+    wanted = vectors.dense().double() @ gradient.double()
+    for found in (vectors.products(gradient), vectors.products(gradient.expand(2, -1))[0]):
+        assert ((found - wanted).abs() <= 1e-6 * NORM * gradient.norm()).all()
+
+
+@pytest.mark.parametrize("members", [0, 1, 2, 255, 256, 300, 511, 700])
+def test_the_sum_of_random_members_is_exact(members):
+    vectors = canaries("random", 700).vectors(flat(kernels.STRETCH + 9, dtype=torch.float64))
+    member = np.random.default_rng(1).permutation(700) < members
+    wanted = torch.from_numpy(member).double() @ vectors.dense()
+    torch.testing.assert_close(vectors.insertion(member), wanted, rtol=0, atol=1e-12)
+
+
+def test_as_many_members_as_may_be_with_the_same_sign_are_counted():
+    block = np.full((2, 600, kernels.TILES, kernels.WORDS), 2**32 - 1, np.uint32)
+    sums = np.empty((2, kernels.TILES, kernels.BITS, kernels.WORDS), np.int32)
+    kernels.add_up(sums, block, np.arange(600))
+    assert (sums == 600).all()
+    kernels.add_up(sums, ~block, np.arange(0, 600, 2))
+    assert (sums == -300).all()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_no_number_of_threads_changes_random_canaries(stored):
+    size, found = 30 * kernels.STRETCH + 5, []
+    gradients = flat(3 * size).view(3, size)
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        vectors = canaries("random", 40).vectors(flat(size), stored=stored)
+        found.append((vectors.insertion(coins(40)), vectors.products(gradients), vectors.products(gradients[1])))
+    torch.set_num_threads(1)
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_random_products_elsewhere_are_the_same(dtype):
+    """As on a device without the loops, in several blocks; bfloat16 holds eight bits."""
+    size = 9 * kernels.STRETCH + 3
+    vectors = canaries("random").vectors(flat(size, dtype=dtype))
+    gradients = flat(2 * size).view(2, size).to(dtype)
+    wanted = gradients.double() @ vectors.dense().double().T
+    tolerance = 0.02 if dtype == torch.bfloat16 else 1e-6
+    for found in (vectors._written_out(gradients), vectors.products(gradients)):
+        assert found.dtype == dtype
+        assert ((found - wanted).abs() <= tolerance * NORM * gradients.double().norm(dim=1, keepdim=True)).all()
+    assert (vectors.dense().double().norm(dim=1) <= NORM * (1 + 1e-12)).all()
+
+
+def test_random_signs_are_fair_and_independent():
+    """200 canaries of 20,000 signs, far from the last tile's end and near it; false alarms of 1e-5 each, or less.
+
+    Their mean, those of each canary and of each number, and the products of neighbours: other canaries, and numbers a
+    bit, a word or a tile away.
+    """
+    signs = canaries("random", 200, norm=1.0).vectors(flat(20_000)).dense().sign().numpy()
+    assert set(np.unique(signs)) == {-1.0, 1.0}
+    assert abs(signs.mean()) < 4.5 / math.sqrt(signs.size)
+    for axis in (0, 1):
+        sums = signs.sum(axis) / math.sqrt(signs.shape[axis])
+        smooth = sums + np.random.default_rng(0).normal(0, 0.2, len(sums))  # sums of 200 signs have few values
+        assert stats.kstest(smooth, "norm", (0, math.sqrt(1.04))).pvalue > 1e-5
+        assert abs((sums**2).mean() - 1) < 4.5 * math.sqrt(2 / len(sums))
+    for shift in (1, 2, 4, 8, 16, 64, 128, 256, kernels.TILE, kernels.STRETCH):
+        assert abs((signs[:, shift:] * signs[:, :-shift]).mean()) < 4.5 / math.sqrt(signs.size - 200 * shift)
+    pairs = np.corrcoef(signs)[np.triu_indices(200, 1)] * math.sqrt(20_000)
+    assert abs(pairs.mean()) < 4.5 / math.sqrt(len(pairs)) and abs(pairs.var() - 1) < 4.5 * math.sqrt(2 / len(pairs))
+
+
+def test_a_random_canary_does_not_depend_on_how_many_there_are():
+    few, many = (canaries("random", count).vectors(flat(3000)).dense() for count in (3, 90))
+    assert torch.equal(few, many[:3])
+    assert torch.equal(few[:, :512].sign(), canaries("random", 3).vectors(flat(512)).dense().sign())
 
 
 @pytest.mark.parametrize(
