@@ -100,6 +100,26 @@ def transformer(
     return _started(Transformer(vocabulary, length, classes, width, heads, layers), generator)
 
 
+class Images(nn.Module):
+    """Records as images ``(examples, channels, height, width)``; a record has the channels of a pixel side by side."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape ``(examples, features)`` in."""
+        return x.unflatten(1, self.shape).permute(0, 3, 1, 2)
+
+
+class Records(nn.Module):
+    """The way back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape ``(examples, features)`` out."""
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention made of four linear layers.
 

@@ -15,6 +15,9 @@ _LN2 = float32(0.693359375), float32(math.log(2) - 0.693359375)  # the first has
 # e^r between −0.36 and 0.36, through Chebyshev's nodes, the constant first
 _E0, _E1, _E2, _E3 = float32(1), float32(1), float32(0.5), float32(0.16666374)
 _E4, _E5, _E6 = float32(0.041666146), float32(0.008378438), float32(0.0013953305)
+# tanh(x)/x by x², x up to 0.55, likewise
+_NEAR, _H0, _H1, _H2 = float32(0.55), float32(1), float32(-0.3333331), float32(0.13332456)
+_H3, _H4, _H5 = float32(-0.05384232), float32(0.021038216), float32(-0.0062336335)
 # e^(z²/2) Φ(−z) by t = 1 / (1 + 0.4 z), z from 0 to 13.2, likewise
 _T = float32(0.4)
 _R0, _R1, _R2, _R3 = float32(-0.0000131143415), float32(0.1599255), float32(0.15562151), float32(0.15910533)
@@ -32,6 +35,18 @@ def exp(x: Any) -> Any:
     r = (x - float32(n) * _LN2[0]) - float32(n) * _LN2[1]
     power = _E0 + r * (_E1 + r * (_E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * _E6)))))
     return power * np.uint32(uint32(n + int32(127)) << uint32(23)).view(np.float32)
+
+
+@inlined
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent, off by less than 3·10⁻⁷ of itself."""
+    z = -x if x < float32(0) else x
+    u = x * x
+    power = exp(float32(-2) * z)
+    far = (float32(1) - power) / (float32(1) + power)
+    far = -far if x < float32(0) else far
+    near = x * (_H0 + u * (_H1 + u * (_H2 + u * (_H3 + u * (_H4 + u * _H5)))))
+    return near if z < _NEAR else far
 
 
 @inlined

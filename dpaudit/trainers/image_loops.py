@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from .compiled import compiled, float32
 from .example_loops import Rule, add_times, softmax_slopes, squared_length, weigh
+from .functions import tanh
 from .small_products import multiply, multiply_at
 
 Reals = NDArray[np.float32]
 Whole = NDArray[np.int64]
 Part = np.record
 
-LAYER, POOL, RELU = 0, 1, 2
+LAYER, POOL, RELU, TANH = range(4)
 PART = np.dtype(
     [
         (name, np.int64)
@@ -184,6 +185,18 @@ def _rectify_back(values: Reals, slopes: Reals) -> None:
 
 
 @compiled
+def _squash(values: Reals) -> None:
+    for i in range(len(values)):
+        values[i] = tanh(values[i])
+
+
+@compiled
+def _squash_back(values: Reals, slopes: Reals) -> None:
+    for i in range(len(values)):
+        slopes[i] *= float32(1) - values[i] * values[i]
+
+
+@compiled
 def _seen(part: Part, values: Reals, edged: Reals) -> Reals:
     """What a layer was given, within its edge if it has one."""
     if part.edged < 0:
@@ -199,6 +212,8 @@ def forward(parts: NDArray[np.void], flat: Reals, values: Reals, edged: Reals, t
         gives = values[part.gives : part.gives + part.high * part.broad * part.outputs]
         if part.kind == RELU:
             _rectify(gives)
+        elif part.kind == TANH:
+            _squash(gives)
         elif part.kind == POOL:
             _pool(part, given, gives, taps[part.taps : part.taps + len(gives)])
         else:
@@ -228,6 +243,8 @@ def backward(
         below = slopes[part.given : part.given + part.height * part.width * part.channels]
         if part.kind == RELU:
             _rectify_back(values[part.gives : part.gives + len(slope)], slope)
+        elif part.kind == TANH:
+            _squash_back(values[part.gives : part.gives + len(slope)], slope)
         elif part.kind == POOL:
             below[:] = 0
             _pool_back(part, slope, taps[part.taps : part.taps + len(slope)], below)

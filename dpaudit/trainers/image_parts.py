@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .image_loops import LAYER, PART, POOL, RELU
+from .image_loops import LAYER, PART, POOL, RELU, TANH
 from .small_products import LANES
 
 Reals = NDArray[np.float32]
@@ -44,14 +44,14 @@ class Slot:
         return flat[start : start + self.outputs]
 
     def fill(self, flat: Reals, across: Reals, weight: Reals, bias: Reals | None) -> None:
-        """Set them, from a weight ``(outputs, channels, height, width)``."""
-        self.weight(flat)[...] = weight.transpose(2, 3, 1, 0)
+        """Set them, from a weight in the shape of :meth:`weight`."""
+        self.weight(flat)[...] = weight
         if bias is not None:
             self.bias(flat)[...] = bias
         if self._across >= 0:
             channels, outputs = self._row
             back = across[self._across : self._across + self._inner * outputs].reshape(outputs, *self.kernel, channels)
-            back[: self.outputs, :, :, : self.channels] = weight.transpose(0, 2, 3, 1)
+            back[: self.outputs, :, :, : self.channels] = weight.transpose(3, 0, 1, 2)
 
     @property
     def _inner(self) -> int:
@@ -103,11 +103,18 @@ class Builder:
 
     def rectify(self) -> bool:
         """Add a ReLU; False, as of the others, where what there is so far does not allow it."""
+        return self._in_place(RELU)
+
+    def squash(self) -> bool:
+        """Add a hyperbolic tangent."""
+        return self._in_place(TANH)
+
+    def _in_place(self, kind: int) -> bool:
         if not self._rows:
-            return False  # it works in place, and images are not to be changed
+            return False  # images are not to be changed
         (height, width), row = self._sides, self._row
         self._rows.append({
-            "kind": RELU, "height": height, "width": width, "channels": row, "high": height, "broad": width,
+            "kind": kind, "height": height, "width": width, "channels": row, "high": height, "broad": width,
             "outputs": row, "given": self._given, "gives": self._given,
         })  # fmt: skip
         return True

@@ -97,7 +97,7 @@ class _Descent:
         program, total = self._program, np.zeros_like(self._flat)
         matrices = [layer[model] for layer in self._layers]
         for slot, matrix in zip(program.slots, matrices, strict=True):
-            slot.fill(self._flat, self._across, _weight(slot, matrix).transpose(3, 2, 0, 1), matrix[-1])
+            slot.fill(self._flat, self._across, _weight(slot, matrix), matrix[-1])
         found = add_clipped(
             self._x[chosen], self._y[chosen], program.classes, _NOBODY, program.parts, program.sizes, self._flat,
             self._across, self._clip, self._rules[model], total,

@@ -296,31 +296,11 @@ def _transformer(settings: GradientDescent, data: Data, seed: int) -> nn.Module:
     return module
 
 
-class Images(nn.Module):
-    """Records as images ``(examples, channels, height, width)``; a record has the channels of a pixel side by side."""
-
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        super().__init__()
-        self._shape = shape
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape ``(examples, features)`` in."""
-        return x.unflatten(1, self._shape).permute(0, 3, 1, 2)
-
-
-class Records(nn.Module):
-    """The way back."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape ``(examples, features)`` out."""
-        return x.permute(0, 2, 3, 1).flatten(1)
-
-
 def _convolving(
     net: ConvolutionalNet, matrices: Sequence[NDArray[np.float32]], activation: type[nn.Module]
 ) -> Iterator[nn.Module]:
     """The modules of convolutions that start at these matrices, ``(kernel² · channels + 1, outputs)``."""
-    yield Images(net.shape)
+    yield architectures.Images(net.shape)
     for layer, (_, _, before), matrix in zip(net.layers, net.maps(), matrices, strict=False):
         sizes = before, layer.channels, layer.kernel
         made = nn.utils.skip_init(nn.Conv2d, *sizes, stride=layer.stride, padding=layer.padding)
@@ -330,7 +310,7 @@ def _convolving(
         yield activation()
         if layer.pool > 1 or layer.pool_stride > 1:
             yield nn.MaxPool2d(layer.pool, layer.pool_stride)
-    yield Records()
+    yield architectures.Records()
 
 
 def _dense(matrices: Sequence[NDArray[np.float32]], activation: type[nn.Module]) -> Iterator[nn.Module]:

@@ -14,12 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from ..compiled import compiled, float32, inlined, int32, uint32
+from ..compiled import cgutils, compiled, float32, inlined, int32, intrinsic, ir, types, uint32
 from ..normal import fill_words
 
 Words = NDArray[np.uint32]

@@ -1,4 +1,4 @@
-"""Small convolutional networks by hand, on a CPU: convolutions, max pooling, ReLU and linear layers in a sequence.
+"""Small convolutional networks by hand, on a CPU: convolutions, pooling, ReLU or tanh, linear layers, in a sequence.
 
 Threads take a share of the batch each and go through it one image after the other (:mod:`..image_loops`).
 """
@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..architectures import Images, Records
 from ..image_loops import add_clipped
-from ..image_parts import Builder, Program
+from ..image_parts import Builder, Program, Slot
 from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
@@ -36,6 +37,7 @@ class ConvolutionalByHand:
         self._model, self._steps, self._layout, self._loss = model, steps, layout, loss
         self._layers = [step for step in steps if isinstance(step, (nn.Conv2d, nn.Linear))]
         self._place = {id(parameter): number for number, parameter in enumerate(layout.parameters)}
+        self._flattened = next((type(step) for step in steps if isinstance(step, (nn.Flatten, Records))), None)
         self._programs: dict[tuple[int, ...], Program | None] = {}
 
     @classmethod
@@ -56,9 +58,9 @@ class ConvolutionalByHand:
         """Whether these are images of a size that the network takes, with labels, and the model is what it was."""
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not self._model.holds():
             return False
-        if x.dim() != 4 or x.dtype != torch.float32 or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        if x.dim() != (2 if isinstance(self._steps[0], Images) else 4) or y.shape != x.shape[:1]:
             return False
-        if not (x.is_cpu and y.is_cpu and is_plain(self._layout)):
+        if (x.dtype, y.dtype) != (torch.float32, torch.int64) or not (x.is_cpu and y.is_cpu and is_plain(self._layout)):
             return False
         program = self._program(x)
         return program is not None and within(y[y != self._loss.ignore_index], program.classes)
@@ -78,9 +80,10 @@ class ConvolutionalByHand:
         assert program is not None and rule is not None
         flat, across = np.zeros(program.flat, np.float32), np.zeros(program.across, np.float32)
         for slot, layer in zip(program.slots, self._layers, strict=True):
-            weight = layer.weight.detach().numpy().reshape(slot.outputs, slot.channels, *slot.kernel)
+            weight = self._turned(layer.weight.detach().numpy(), slot, layer)
             slot.fill(flat, across, weight, None if layer.bias is None else layer.bias.detach().numpy())
-        images, labels = x.detach().permute(0, 2, 3, 1).reshape(size, -1).numpy(), y.contiguous().numpy()
+        pixels = x.detach() if x.dim() == 2 else x.detach().permute(0, 2, 3, 1).reshape(size, -1)
+        images, labels = pixels.contiguous().numpy(), y.contiguous().numpy()
 
         def work(part: slice) -> tuple[Reals, int, int]:
             total = np.zeros(program.flat, np.float32)
@@ -98,45 +101,62 @@ class ConvolutionalByHand:
 
     def _add(self, program: Program, sums: Reals, totals: Sequence[Tensor]) -> None:
         for slot, layer in zip(program.slots, self._layers, strict=True):
-            total = totals[self._place[id(layer.weight)]]
-            total += torch.from_numpy(slot.weight(sums).transpose(3, 2, 0, 1)).reshape(total.shape)
+            total = totals[self._place[id(layer.weight)]].numpy()
+            self._turned(total, slot, layer)[...] += slot.weight(sums)
             if layer.bias is not None:
                 totals[self._place[id(layer.bias)]] += torch.from_numpy(slot.bias(sums))
+
+    def _turned(self, weight: Reals, slot: Slot, layer: Any) -> Reals:
+        """A weight as the loops have it, ``(height, width, channels, outputs)``: a view, if it is contiguous."""
+        if isinstance(layer, nn.Linear) and self._flattened is Records:
+            return weight.reshape(slot.outputs, *slot.kernel, slot.channels).transpose(1, 2, 3, 0)
+        return weight.reshape(slot.outputs, slot.channels, *slot.kernel).transpose(2, 3, 1, 0)
 
     def _program(self, x: Tensor) -> Program | None:
         """For images of this size; None if the network does not take them."""
         shape = tuple(x.shape[1:])
         if shape not in self._programs:
-            self._programs[shape] = self._built(*shape)
+            self._programs[shape] = self._built(shape)
         return self._programs[shape]
 
-    def _built(self, channels: int, height: int, width: int) -> Program | None:
-        network, flat = Builder(height, width, channels), False
+    def _built(self, shape: tuple[int, ...]) -> Program | None:
+        steps = self._steps
+        if isinstance(steps[0], Images):
+            height, width, channels = steps[0].shape
+            if shape != (height * width * channels,):
+                return None
+            steps = steps[1:]
+        else:
+            channels, height, width = shape
         if not channels or not height or not width:
             return None
-        for step in self._steps:
-            if isinstance(step, nn.Flatten):
-                flat = True
-            elif isinstance(step, nn.ReLU):
-                if not network.rectify():
-                    return None
-            elif isinstance(step, nn.Linear):
-                if not flat or step.in_features != int(np.prod(network.shape)):
-                    return None
-                network.connect(step.out_features, step.bias is not None)
-            elif flat or not _add_to(network, step):
+        network, flat = Builder(height, width, channels), False
+        for step in steps:
+            flat = flat or isinstance(step, (nn.Flatten, Records))
+            if not _add_to(network, step, flat):
                 return None
         return network.built()
 
 
-def _add_to(network: Builder, step: Any) -> bool:
-    """A convolution or pooling; False where it does not fit."""
+def _add_to(network: Builder, step: Any, flat: bool) -> bool:
+    """One more step; False where it does not fit."""
+    if isinstance(step, (nn.Flatten, Records)):
+        return True
+    if isinstance(step, nn.ReLU):
+        return network.rectify()
+    if isinstance(step, nn.Tanh):
+        return network.squash()
+    if isinstance(step, nn.Linear):
+        fits = flat and step.in_features == int(np.prod(network.shape))
+        return fits and network.connect(step.out_features, step.bias is not None)
     if isinstance(step, nn.MaxPool2d):
-        return network.pool(*(_pair(size) for size in (step.kernel_size, step.stride, step.padding)))
-    if step.in_channels != network.shape[0]:
+        return not flat and network.pool(*(_pair(size) for size in (step.kernel_size, step.stride, step.padding)))
+    if not isinstance(step, nn.Conv2d) or flat or step.in_channels != network.shape[0]:
         return False
-    padding = (0, 0) if step.padding == "valid" else step.padding
-    return network.convolve(step.out_channels, step.kernel_size, step.stride, padding, step.bias is not None)
+    padding: Any = (0, 0) if step.padding == "valid" else step.padding
+    return network.convolve(
+        step.out_channels, _pair(step.kernel_size), _pair(step.stride), padding, step.bias is not None
+    )
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -154,4 +174,4 @@ def _is_known(step: Any) -> bool:
         return _pair(step.dilation) == (1, 1) and not step.ceil_mode and not step.return_indices
     if type(step) is nn.Flatten:
         return step.start_dim == 1 and step.end_dim == -1
-    return type(step) is nn.ReLU or (type(step) is nn.Linear and rule_for(step) is not None)
+    return type(step) in (nn.ReLU, nn.Tanh, Images, Records) or (type(step) is nn.Linear and rule_for(step) is not None)
