@@ -49,7 +49,10 @@ def _mark(kept: Any) -> None:
     """
     index: Any = getattr(getattr(kept, "_cache", None), "_cache_file", None)
     if hasattr(index, "_source_stamp"):
-        files = {name: os.stat(name) for name in sorted(_files(kept.py_func))}
+        try:
+            files = {name: os.stat(name) for name in sorted(_files(kept.py_func))}
+        except OSError:  # in an archive, of which numba looks at the whole
+            return
         index._source_stamp = tuple((name, file.st_mtime_ns, file.st_size) for name, file in files.items())
 
 

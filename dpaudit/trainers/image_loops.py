@@ -147,7 +147,7 @@ def _pool(part: Part, image: Reals, out: Reals, taps: NDArray[np.int32]) -> None
                     x = across * part.stride_across - part.padding_across + j
                     for c in range(part.channels):
                         value = pixels[y, x, c]
-                        more = (not value <= best[down, across, c]) or known[down, across, c] < 0
+                        more = value > best[down, across, c] or value != value or known[down, across, c] < 0
                         best[down, across, c] = value if more else best[down, across, c]
                         known[down, across, c] = tap if more else known[down, across, c]
 

@@ -153,7 +153,7 @@ def _add_to(network: Builder, step: Any, flat: bool) -> bool:
         return not flat and network.pool(*(_pair(size) for size in (step.kernel_size, step.stride, step.padding)))
     if not isinstance(step, nn.Conv2d) or flat or step.in_channels != network.shape[0]:
         return False
-    padding: Any = (0, 0) if step.padding == "valid" else step.padding
+    padding = (0, 0) if step.padding == "valid" else _pair(step.padding)
     return network.convolve(
         step.out_channels, _pair(step.kernel_size), _pair(step.stride), padding, step.bias is not None
     )

@@ -51,13 +51,13 @@ class Snapshot:
 
 
 def _is_setting(name: str, value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str, tuple)) and name != "training"
+    return isinstance(value, (bool, int, float, str, tuple, list)) and name != "training"
 
 
 def _look(module: nn.Module, names: tuple[str, ...]) -> tuple[Any, ...]:
     inside = (*module._modules.values(), *module._parameters.values())
-    own = vars(module)
-    return type(module), *map(id, inside), *(own.get(name) for name in names)
+    values = [vars(module).get(name) for name in names]
+    return type(module), *map(id, inside), *(tuple(value) if isinstance(value, list) else value for value in values)
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -142,8 +142,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
 def settle(method: BookKeeping, model: nn.Module, layout: Layout, x: Any, y: Any, size: int) -> str:
     """Find the way in which book-keeping is right for this model, tried on its first examples.
 
-    ``method`` is told what was found. It stays unsettled where none of these examples has a finite gradient: then
-    nothing is known yet.
+    ``method`` is told what was found. It stays unsettled where none of these examples has a gradient that is finite and
+    not zero: then nothing is known yet.
 
     Returns:
         Why there is no such way; empty if there is one, or nothing is known.
@@ -171,7 +171,10 @@ def settle(method: BookKeeping, model: nn.Module, layout: Layout, x: Any, y: Any
 def agrees(
     method: Gradients, model: nn.Module, layout: Layout, loss: Loss, clipping: Clipping, x: Any, y: Any, size: int
 ) -> bool | None:
-    """Whether gradients of the first examples, clipped and not, are those that autograd gives; None: none is finite."""
+    """Whether gradients of the first examples, clipped and not, are those that autograd gives.
+
+    None if nothing is known yet: none of them has a gradient that is finite and not zero.
+    """
     known: bool | None = None
     for row in (0, min(1, size - 1), size - 1):
         one = batches.pick(x, [row]), batches.pick(y, [row])
@@ -184,7 +187,7 @@ def agrees(
                 break
             if not _gives(method, layout, *one, rule, wanted):
                 return False
-            known = True
+            known = known or any(bool(part.any()) for part in wanted) or None  # of zeros, wrong ways know as much
     return known
 
 
@@ -246,7 +249,8 @@ def _compare(
     """Compare book-keeping with autograd in one graph, or with what is ``exact``, example by example.
 
     Returns:
-        whether any of them had finite gradients, what differs (empty if nothing does), and what is exact.
+        whether any of them had a gradient that is finite and not zero, what differs (empty if nothing does), and what
+        is exact.
     """
     tape, losses = method.losses(x, y, _PROBED)
     pieces = method.pieces(tape, losses, keep_graph=exact is None)
@@ -262,7 +266,7 @@ def _compare(
     for name, gradient, piece in zip(layout.names, exact, pieces, strict=True):
         if any(_differs(gradient[row], piece, row, rounding) for row in rows):
             return True, f"gradients of {name} are not what its module's input and output say", exact
-    return bool(rows), "", exact
+    return any(bool(whole[row] > 0) for row in rows), "", exact  # from zeros alone nothing is known
 
 
 def _one_by_one(layout: Layout, losses: Tensor) -> list[Tensor]:

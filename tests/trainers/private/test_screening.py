@@ -198,3 +198,25 @@ def test_a_batch_that_says_nothing_settles_nothing(oracle, distance):
     sums = ClippedSums(model, CLIPPING)
     assert not sums.sum(x * torch.nan, labels()).any()
     assert distance(sums.sum(x, labels()), oracle(model, x, labels(), CLIPPING)) < 1e-5
+
+
+class BehindItsBack(nn.Module):
+    """A weight is used by its module, and once more: book-keeping would see one use."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)) + x @ self.first.weight)
+
+
+def test_a_batch_of_zero_gradients_settles_nothing(oracle, distance):
+    """No label counts: all ways agree on zeros, wrong ones too."""
+    torch.manual_seed(0)
+    model, x = BehindItsBack(), inputs(6, 4)
+    sums = ClippedSums(model, GlobalClipping(norm=0.1))
+    assert not sums.sum(x, torch.full((6,), -100)).any()
+    with pytest.warns(UserWarning, match="written out"):
+        got = sums.sum(x, labels())
+    assert distance(got, oracle(model, x, labels(), GlobalClipping(norm=0.1))) < 1e-5
