@@ -103,6 +103,8 @@ def transformer(
 class Images(nn.Module):
     """Records as images ``(examples, channels, height, width)``; a record has the channels of a pixel side by side."""
 
+    __constants__ = ("shape",)
+
     def __init__(self, shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.shape = shape
@@ -128,6 +130,8 @@ class SelfAttention(nn.Module):
         heads: how many parts the width is split into.
         causal: whether a token sees only itself and those before it.
     """
+
+    __constants__ = ("_heads", "_causal")
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
@@ -165,6 +169,8 @@ class Block(nn.Module):
 
 class Transformer(nn.Module):
     """See :func:`transformer`."""
+
+    __constants__ = ("_whole",)
 
     def __init__(self, vocabulary: int, length: int, classes: int | None, width: int, heads: int, layers: int) -> None:
         super().__init__()

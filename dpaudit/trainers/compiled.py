@@ -10,19 +10,20 @@ from ..errors import need_extra
 
 try:
     import numba
-    from llvmlite import binding, ir
+    from llvmlite import ir
     from numba import types
     from numba.core import cgutils
+    from numba.core.registry import cpu_target
     from numba.extending import intrinsic
 except ModuleNotFoundError as error:
     if error.name != "numba":
         raise
     raise need_extra("numba") from None
 
-__all__ = ["cgutils", "compiled", "float32", "inlined", "int32", "intrinsic", "ir", "types", "uint32", "uint64",
-           "vector_registers"]  # fmt: skip
+__all__ = ["cgutils", "compiled", "float32", "float64", "inlined", "int32", "intrinsic", "ir", "types", "uint32",
+           "uint64", "vector_registers"]  # fmt: skip
 
-float32, int32, uint32, uint64 = numba.float32, numba.int32, numba.uint32, numba.uint64
+float32, float64, int32, uint32, uint64 = numba.float32, numba.float64, numba.int32, numba.uint32, numba.uint64
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -57,8 +58,8 @@ def _mark(kept: Any) -> None:
 
 
 def _files(function: Callable[..., Any]) -> set[str]:
-    """The file of a function, and of all compiled ones that it calls."""
-    found = {function.__code__.co_filename}
+    """The file of a function, of all compiled ones that it calls, and of what compiles them."""
+    found = {function.__code__.co_filename, __file__}
     for name in function.__code__.co_names:
         called = getattr(function.__globals__.get(name), "py_func", None)
         if called is not None and called is not function:
@@ -73,10 +74,13 @@ def inlined(function: Function) -> Function:
 
 
 def vector_registers() -> tuple[int, int]:
-    """How many float32 numbers a register of this processor holds, and how many pairs of them stay in registers."""
-    features = binding.get_host_cpu_features()
-    if features.get("avx512f"):
+    """How many float32 numbers a register holds, and how many pairs of registers there is room for beside others.
+
+    Of the processor that numba compiles for, which its store of compiled code goes by: not always this one.
+    """
+    features = set(str(cpu_target.target_context.codegen().magic_tuple()[2]).split(","))
+    if "+avx512f" in features:
         return 16, 8
-    if features.get("avx2"):
+    if "+avx2" in features:
         return 8, 4
-    return 4, 8 if features.get("neon") else 4
+    return 4, 8 if "+neon" in features else 4

@@ -180,7 +180,9 @@ class _Place:
         n = self._count
         patches, slopes = self._patches[:n].flatten(1, 2), self._slopes.flatten(1, 2)
         if self._gradients is None:
-            return (patches @ patches.transpose(1, 2)).mul_(slopes @ slopes.transpose(1, 2)).sum((1, 2))
+            gram = patches @ patches.transpose(1, 2)
+            missing = gram.diagonal(dim1=1, dim2=2).sum(1) * (torch.finfo(gram.dtype).tiny * slopes[0].numel())
+            return gram.mul_(slopes @ slopes.transpose(1, 2)).sum((1, 2)).add_(missing)
         gradients = torch.bmm(patches.transpose(1, 2), slopes, out=self._gradients[:n])
         return torch.linalg.vector_norm(gradients.flatten(1), dim=1).square()
 

@@ -77,10 +77,10 @@ class Backward:
 
     def squared_norms(self) -> Tensor:
         """Squared L2 norm of each example's gradient over all layers, shape ``(K, B)``."""
-        first, *others = zip(self.input_squares, self.slopes, strict=True)
-        total = first[0] * first[1].square().sum(-1)
-        for inputs, slope in others:
-            total.addcmul_(inputs, slope.square().sum(-1))
+        tiny = torch.finfo(self.first_squares.dtype).tiny  # squares below underflow, and inputs may be large
+        total = torch.zeros_like(self.first_squares)
+        for inputs, slope in zip(self.input_squares, self.slopes, strict=True):
+            total.addcmul_(inputs, slope.square().sum(-1).add_(tiny * slope.shape[-1]))
         return total
 
     def subtract_from(self, layers: Sequence[Tensor], rate: float) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .compiled import compiled, float32
+from .compiled import compiled, float32, float64
 from .functions import exp
 
 Reals = NDArray[np.float32]
@@ -79,6 +79,15 @@ def squared_length(values: Reals) -> float:
     for value in values[whole * _SIDE_BY_SIDE :]:
         total += value * value
     return total
+
+
+@compiled
+def precise_length(values: Reals) -> float:
+    """The same in float64, infinite beyond float32: for a factor, as what is lost of a small one may be multiplied."""
+    total = 0.0
+    for value in values:
+        total += float64(value) * float64(value)
+    return total if total <= _LARGEST else np.inf
 
 
 @compiled

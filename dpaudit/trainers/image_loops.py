@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .compiled import compiled, float32
-from .example_loops import Rule, add_times, softmax_slopes, squared_length, weigh
+from .example_loops import Rule, add_times, precise_length, softmax_slopes, squared_length, weigh
 from .functions import tanh
 from .small_products import multiply, multiply_at
 
@@ -24,6 +24,7 @@ Whole = NDArray[np.int64]
 Part = np.record
 
 LAYER, POOL, RELU, TANH = range(4)
+_KEPT, _HELD = 2**20, 32  # numbers of whole layers that are kept before they are multiplied, but of so many images
 PART = np.dtype(
     [
         (name, np.int64)
@@ -266,13 +267,40 @@ def _add_squares(part: Part, values: Reals, slopes: Reals, grad: Reals, squares:
     """The squared length of one layer's gradient."""
     end = part.weight + part.inner * part.outputs
     if part.whole:
-        own = squared_length(slopes[part.gives : part.gives + part.outputs])
-        factor = squared_length(values[part.given : part.given + part.inner])
+        own = precise_length(slopes[part.gives : part.gives + part.outputs])
+        factor = precise_length(values[part.given : part.given + part.inner])
         squares[part.layer] += own * (factor + part.bias)
     else:
         squares[part.layer] += squared_length(grad[part.weight : end])
         if part.bias:
             squares[part.layer] += squared_length(grad[end : end + part.outputs])
+
+
+@compiled
+def _keep(parts: NDArray[np.void], values: Reals, slopes: Reals, weights: Reals, kept: Reals) -> None:
+    """What one image's gradients of whole layers are made of: their inputs, and their weighted derivatives."""
+    at = 0
+    for part in parts:
+        if part.whole:
+            kept[at : at + part.inner] = values[part.given : part.given + part.inner]
+            at += part.inner
+            kept[at : at + part.outputs] = slopes[part.gives : part.gives + part.outputs]
+            kept[at : at + part.outputs] *= weights[part.layer]
+            at += part.outputs
+
+
+@compiled
+def _add_kept(parts: NDArray[np.void], kept: Reals, total: Reals) -> None:
+    """The sums of these gradients, of several images."""
+    at = 0
+    for part in parts:
+        if part.whole:
+            end = part.weight + part.inner * part.outputs
+            given, slope = kept[:, at : at + part.inner], kept[:, at + part.inner : at + part.inner + part.outputs]
+            multiply(given.T, slope, total[part.weight : end].reshape(part.inner, part.outputs), True)
+            for b in range(len(kept)):
+                total[end : end + part.outputs] += slope[b]
+            at += part.inner + part.outputs
 
 
 @compiled
@@ -314,7 +342,7 @@ def add_clipped(
     whole = 0
     for part in parts:
         whole += part.whole * (part.inner + part.outputs)
-    kept = np.zeros((len(x), whole), np.float32)
+    kept, held = np.zeros((min(len(x), max(_HELD, _KEPT // max(1, whole))), whole), np.float32), 0
     gives = parts[-1].gives
     scaled = dropped = 0
     for b in range(len(x)):
@@ -334,28 +362,14 @@ def add_clipped(
                 dropped += 1
                 continue
             scaled += outcome
-        at = 0
         for part in parts:
-            if part.kind != LAYER:
-                continue
-            inner, weight = part.inner, weights[part.layer]
-            if part.whole:
-                kept[b, at : at + inner] = values[part.given : part.given + inner]
-                at += inner
-                kept[b, at : at + part.outputs] = slopes[part.gives : part.gives + part.outputs]
-                kept[b, at : at + part.outputs] *= weight
-                at += part.outputs
-            else:
-                end = part.weight + (inner + 1) * part.outputs
-                add_times(grad[part.weight : end], weight, total[part.weight : end])
-    at = 0
-    for part in parts:
-        if part.whole:
-            inner = part.inner
-            end = part.weight + inner * part.outputs
-            given, slope = kept[:, at : at + inner], kept[:, at + inner : at + inner + part.outputs]
-            multiply(given.T, slope, total[part.weight : end].reshape(inner, part.outputs), True)
-            for b in range(len(x)):
-                total[end : end + part.outputs] += slope[b]
-            at += inner + part.outputs
+            if part.kind == LAYER and not part.whole:
+                end = part.weight + (part.inner + 1) * part.outputs
+                add_times(grad[part.weight : end], weights[part.layer], total[part.weight : end])
+        _keep(parts, values, slopes, weights, kept[held])
+        held += 1
+        if held == len(kept):
+            _add_kept(parts, kept, total)
+            held = 0
+    _add_kept(parts, kept[:held], total)
     return scaled, dropped

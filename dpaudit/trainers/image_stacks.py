@@ -102,9 +102,10 @@ class _Descent:
             self._x[chosen], self._y[chosen], program.classes, _NOBODY, program.parts, program.sizes, self._flat,
             self._across, self._clip, self._rules[model], total,
         )  # fmt: skip
-        for slot, matrix in zip(program.slots, matrices, strict=True):
-            _weight(slot, matrix)[...] -= self._rate * slot.weight(total)
-            matrix[-1] -= self._rate * slot.bias(total)
+        with np.errstate(over="ignore", invalid="ignore"):  # of a model that diverges
+            for slot, matrix in zip(program.slots, matrices, strict=True):
+                _weight(slot, matrix)[...] -= self._rate * slot.weight(total)
+                matrix[-1] -= self._rate * slot.bias(total)
         return found
 
 

@@ -18,7 +18,7 @@ Reals = NDArray[np.float32]
 Whole = NDArray[np.int64]
 
 _BLOCK = 256  # units: squares of so many are added up by themselves, or rounding would make sums of many too small
-_LARGEST = float32(np.finfo(np.float32).max)
+_LARGEST, _TINY = float32(np.finfo(np.float32).max), float32(np.finfo(np.float32).tiny)
 
 
 @compiled
@@ -94,7 +94,7 @@ def add_squares(total: Reals, slopes: Reals, input_squares: Reals) -> None:
     units, places = slopes.shape[1], total.shape[1]
     own, part = np.empty(places, np.float32), np.empty(places, np.float32)
     for k in range(total.shape[0]):
-        own[:] = float32(0)
+        own[:] = units * _TINY  # as much may have underflown, and the other factor be large
         for first in range(0, units, _BLOCK):
             part[:] = float32(0)
             for i in range(first, min(first + _BLOCK, units)):

@@ -73,7 +73,7 @@ class ClippedSums:
 
     @property
     def shared_out(self) -> bool:
-        """Whether examples are shared out to threads that are not torch's."""
+        """Whether examples may be shared out to threads that are not torch's."""
         return isinstance(self._by_hand, (ConvolutionalByHand, TransformerByHand))
 
     def _choose(self) -> Gradients:
@@ -135,11 +135,13 @@ class ClippedSums:
             refuse_mixing(self._model)
             self._mode = self._model.training
         by_hand = self._by_hand if self._by_hand is not None and self._by_hand.fits(x, y) else None
+        if by_hand is not None and not self._trusted(by_hand, x, y, size):
+            by_hand = None
         apart = by_hand is not None and type(self._loss) is CrossEntropy
         if not self._independent and not apart and size > 1:
             check_losses(self._model, self._loss, x, y)
             self._independent = True
-        if by_hand is not None and self._trusted(by_hand, x, y, size):
+        if by_hand is not None:
             return by_hand
         if isinstance(self._gradients, BookKeeping) and not self._gradients.settled:
             reason = settle(self._gradients, self._model, self.layout, x, y, size)

@@ -19,7 +19,7 @@ from ..image_parts import Builder, Program, Slot
 from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
-from .faster import Snapshot, has_hooks, in_order, one_thread
+from .faster import Snapshot, has_hooks, in_order
 from .lanes import in_lanes, is_plain, known_rule, within
 from .layout import Layout
 from .losses import CrossEntropy, Loss
@@ -63,7 +63,7 @@ class ConvolutionalByHand:
         if (x.dtype, y.dtype) != (torch.float32, torch.int64) or not (x.is_cpu and y.is_cpu and is_plain(self._layout)):
             return False
         program = self._program(x)
-        return program is not None and within(y[y != self._loss.ignore_index], program.classes)
+        return program is not None and within(y, program.classes, self._loss.ignore_index)
 
     def parts(self, size: int) -> int:
         """All at once."""
@@ -82,8 +82,8 @@ class ConvolutionalByHand:
         for slot, layer in zip(program.slots, self._layers, strict=True):
             weight = self._turned(layer.weight.detach().numpy(), slot, layer)
             slot.fill(flat, across, weight, None if layer.bias is None else layer.bias.detach().numpy())
-        pixels = x.detach() if x.dim() == 2 else x.detach().permute(0, 2, 3, 1).reshape(size, -1)
-        images, labels = pixels.contiguous().numpy(), y.contiguous().numpy()
+        pixels = x.detach().numpy() if x.dim() == 2 else x.detach().numpy().transpose(0, 2, 3, 1)
+        images, labels = np.ascontiguousarray(pixels.reshape(size, -1)), np.ascontiguousarray(y.numpy())
 
         def work(part: slice) -> tuple[Reals, int, int]:
             total = np.zeros(program.flat, np.float32)
@@ -93,10 +93,9 @@ class ConvolutionalByHand:
             )  # fmt: skip
             return total, *counts
 
-        with one_thread() as threads:
-            done = in_lanes(work, size, threads)
-            for sums, _, _ in done:
-                self._add(program, sums, totals)
+        done = in_lanes(work, size)
+        for sums, _, _ in done:
+            self._add(program, sums, totals)
         return StepCounts(size, sum(scaled for _, scaled, _ in done), sum(dropped for _, _, dropped in done))
 
     def _add(self, program: Program, sums: Reals, totals: Sequence[Tensor]) -> None:
@@ -104,7 +103,8 @@ class ConvolutionalByHand:
             total = totals[self._place[id(layer.weight)]].numpy()
             self._turned(total, slot, layer)[...] += slot.weight(sums)
             if layer.bias is not None:
-                totals[self._place[id(layer.bias)]] += torch.from_numpy(slot.bias(sums))
+                bias = totals[self._place[id(layer.bias)]].numpy()
+                bias += slot.bias(sums)
 
     def _turned(self, weight: Reals, slot: Slot, layer: Any) -> Reals:
         """A weight as the loops have it, ``(height, width, channels, outputs)``: a view, if it is contiguous."""
@@ -160,7 +160,8 @@ def _add_to(network: Builder, step: Any, flat: bool) -> bool:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else tuple(size)
+    sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    return int(sizes[0]), int(sizes[-1])
 
 
 def _is_known(step: Any) -> bool:

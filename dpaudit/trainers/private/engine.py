@@ -12,7 +12,6 @@ from .batches import Batch
 from .clipped import ClippedSums
 from .clipping import Clipping
 from .diagnostics import Diagnostics, StepCounts
-from .faster import one_thread
 from .losses import Loss
 from .noise import GaussianNoise
 from .optimizers import Optimizer
@@ -139,8 +138,18 @@ class PrivateEngine:
         """The vector that clipped gradients are added to: noise already, where it needs not know the sum."""
         if isinstance(self._noise, GaussianNoise):
             self._noise.fill(self._total, self._deviation)
+        elif self._total.is_cpu:
+            self._total.numpy()[:] = 0
         else:
             self._total.zero_()
+
+    def _add(self, extra: Tensor) -> None:
+        """Numpy, as torch would wake threads of its own; see :class:`.optimizers.Stepper`."""
+        if self._total.is_cpu and extra.is_cpu and self._sums.shared_out:
+            total = self._total.numpy()
+            total += extra.detach().numpy()
+        else:
+            self._total += extra
 
     def step(self, x: Batch, y: Batch, *, rate: float = 1.0, extra: Tensor | None = None) -> None:
         """One private step on a logical batch, which may be empty.
@@ -157,12 +166,11 @@ class PrivateEngine:
         """
         check.positive("rate", rate)
         with torch.no_grad():
-            with one_thread(self._sums.shared_out):
-                self._start()
+            self._start()
             self._counts.append(self._sums.add_to(self._totals, x, y))
-            with one_thread(self._sums.shared_out):
-                if extra is not None:
-                    self._total += extra
-                if isinstance(self._noise, SecureNoise):
-                    self._noise.release(self._total)
-                self._stepper.step(self._total, self._scale, rate * self._optimizer.learning_rate)
+            if extra is not None:
+                self._add(extra)
+            if isinstance(self._noise, SecureNoise):
+                self._noise.release(self._total)
+            self._stepper.alone = self._sums.shared_out
+            self._stepper.step(self._total, self._scale, rate * self._optimizer.learning_rate)

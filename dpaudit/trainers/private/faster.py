@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,55 +30,31 @@ def untouched(modules: Iterable[nn.Module]) -> list[Any]:
 
 
 class Snapshot:
-    """A model as it was made: its modules, what is in each, and their settings.
+    """A model as it was made: its modules, what is in each, and their settings, those that torch calls constants.
 
     Args:
         model: of modules that are known to be described by that.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        self._settings = [
-            (m, tuple(name for name, value in vars(m).items() if _is_setting(name, value))) for m in modules
-        ]
-        self._looks = [_look(module, names) for module, names in self._settings]
+        self._looks = [(module, _look(module)) for module in model.modules()]
 
     def holds(self) -> bool:
         """Whether nothing was replaced or set otherwise since, and nobody hears of what the modules do."""
-        pairs = zip(self._settings, self._looks, strict=True)
-        return all(not has_hooks(module) and _look(module, names) == look for (module, names), look in pairs)
+        return all(not has_hooks(module) and _look(module) == look for module, look in self._looks)
 
 
-def _is_setting(name: str, value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str, tuple, list)) and name != "training"
-
-
-def _look(module: nn.Module, names: tuple[str, ...]) -> tuple[Any, ...]:
-    inside = (*module._modules.values(), *module._parameters.values())
-    values = [vars(module).get(name) for name in names]
-    return type(module), *map(id, inside), *(tuple(value) if isinstance(value, list) else value for value in values)
+def _look(module: Any) -> tuple[Any, ...]:
+    inside = *map(id, module._modules.values()), *map(id, module._parameters.values())
+    shapes = [None if parameter is None else parameter.shape for parameter in module._parameters.values()]
+    settings = [getattr(module, name, None) for name in getattr(module, "__constants__", ())]
+    return type(module), inside, shapes, [list(value) if isinstance(value, list) else value for value in settings]
 
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether anything is called beside, or in place of, the ``forward`` of the module's class."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return bool(hooks) or "forward" in vars(module) or bool(torch.nn.modules.module._has_any_global_hook())
-
-
-@contextmanager
-def one_thread(wanted: bool = True) -> Iterator[int]:
-    """Keep torch's operations in here to one thread, if ``wanted``; yields how many it has outside.
-
-    torch's own threads go on spinning for milliseconds after each operation, and would take the processors that other
-    threads are about to work on.
-    """
-    before = torch.get_num_threads()
-    if wanted:
-        torch.set_num_threads(1)
-    try:
-        yield before
-    finally:
-        torch.set_num_threads(before)
 
 
 def in_order(model: nn.Module) -> Iterator[nn.Module]:

@@ -20,7 +20,7 @@ from .clipping import Clipping
 from .diagnostics import StepCounts
 from .faster import Snapshot, has_hooks, in_order
 from .layout import Layout
-from .lengths import squared_lengths
+from .lengths import lost, squared_lengths
 from .losses import CrossEntropy, Loss, per_example
 from .rules import rule_for
 from .summing import weigh
@@ -144,10 +144,10 @@ class FeedForward:
         for number, (step, given, slope) in enumerate(zip(self._steps, inputs, slopes, strict=True)):
             if not step.trained:
                 continue
-            square = slope.square().sum(0)
+            square = slope.square().sum(0).add_(lost(len(slope), slope))
             if step.weight is not None:
                 factor = given.square().sum(0) if number else squared_lengths(given.t())
-                square.mul_(factor.add_(1.0) if step.bias is not None else factor)
+                square.mul_(factor.add_(1.0 if step.bias is not None else lost(len(given), given)))
             rows.append(square)
         if by_layer:
             return torch.stack(rows)

@@ -19,12 +19,13 @@ _SHARE = 4  # examples: fewer are not worth a thread
 Done = TypeVar("Done")
 
 
-def in_lanes(work: Callable[[slice], Done], size: int, threads: int) -> list[Done]:
+def in_lanes(work: Callable[[slice], Done], size: int) -> list[Done]:
     """What ``work`` returns for each share of the examples, each in a thread of its own, the first in this one.
 
-    Which examples share a thread depends on the two numbers alone, and so do the bits of their sums.
+    There are as many as torch has. Which examples share a thread depends on their number and that of threads alone, and
+    so do the bits of their sums.
     """
-    lanes = min(threads, -(-size // _SHARE))
+    lanes = min(torch.get_num_threads(), -(-size // _SHARE))
     edges = [size * lane // lanes for lane in range(lanes + 1)]
     parts = [slice(start, end) for start, end in itertools.pairwise(edges)]
     with ThreadPoolExecutor(max(1, lanes - 1)) as pool:
@@ -48,9 +49,8 @@ def is_plain(layout: Layout) -> bool:
     return all(parameter.dtype == torch.float32 and parameter.is_cpu for parameter in layout.parameters)
 
 
-def within(numbers: Tensor, end: int) -> bool:
-    """Whether all are at least 0 and below ``end``."""
-    if not numbers.numel():
-        return True
-    least, most = (int(extreme) for extreme in torch.aminmax(numbers))
-    return least >= 0 and most < end
+def within(numbers: Tensor, end: int, ignored: int | None = None) -> bool:
+    """Whether all, but for those that are ignored, are at least 0 and below ``end``."""
+    found = numbers.numpy()  # by numpy: torch's threads would go on spinning, where others are about to work
+    found = found if ignored is None else found[found != ignored]
+    return not found.size or bool(found.min() >= 0 and found.max() < end)

@@ -8,6 +8,14 @@ from torch import Tensor
 _BLOCK = 1024  # numbers: of more, added up one after the other in float32, a norm can be short by parts in a thousand
 
 
+def lost(numbers: int, like: Tensor) -> float:
+    """At most so much is missing from a sum of so many squares in the type of ``like``, as each may underflow.
+
+    It matters for a factor of a gradient: the other may be large.
+    """
+    return numbers * torch.finfo(like.dtype).tiny
+
+
 def squared_lengths(rows: Tensor) -> Tensor:
     """Squared L2 norm of each row of a matrix; rounding does not grow with its width."""
     width = rows.shape[1]

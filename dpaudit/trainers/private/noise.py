@@ -37,7 +37,9 @@ class GaussianNoise:
         if self._device_generator is not None:
             out.normal_(0.0, deviation, generator=self._device_generator)
             return
-        self._add_to(out.zero_().numpy()[None], deviation)
+        rows = out.numpy()[None]
+        rows[:] = 0  # by numpy: torch's threads would go on spinning
+        self._add_to(rows, deviation)
         self._step += 1
 
     def _add_to(self, rows: NDArray[np.float32] | NDArray[np.float64], deviation: float) -> None:

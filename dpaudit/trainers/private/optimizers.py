@@ -7,7 +7,7 @@ the same gradient; it works on one flat gradient of all parameters, which takes 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ... import check
 from ...errors import InputError
 
 Tensor = Any  # of torch
+_PIECE = 2**14  # numbers: half of what torch splits over its threads
 Split = Callable[[Tensor], Sequence[Tensor]]  # a flat vector → one view per parameter, in its shape
 
 
@@ -37,7 +38,14 @@ class Optimizer(abc.ABC):
 
 
 class Stepper(abc.ABC):
-    """An optimizer at work on some parameters, with its state."""
+    """An optimizer at work on some parameters, with its state.
+
+    Attributes:
+        alone: whether all work is done in pieces so small that torch gives them to no threads of its own. They go on
+            spinning for milliseconds after each operation, and would take the processors that other threads work on.
+    """
+
+    alone = False
 
     def __init__(self, parameters: Sequence[Tensor], split: Split) -> None:
         self._parameters = list(parameters)
@@ -59,7 +67,17 @@ class Stepper(abc.ABC):
         if direction is not self._last:  # most rules give the same vector every time
             self._last, self._parts = direction, self._split(direction)
         for parameter, part in zip(self._parameters, self._parts, strict=True):
-            parameter.add_(part, alpha=-rate)
+            if self.alone and parameter.is_contiguous():
+                for some, change in self._pieces(parameter.view(-1), part.view(-1)):
+                    some.add_(change, alpha=-rate)
+            else:
+                parameter.add_(part, alpha=-rate)
+
+    def _pieces(self, *vectors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        """Views of parts of flat vectors, which together are all of them."""
+        if not self.alone or len(vectors[0]) <= _PIECE:
+            return [vectors]
+        return zip(*(vector.split(_PIECE) for vector in vectors), strict=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +131,9 @@ class _MomentumStepper(Stepper):
     def step(self, total: Tensor, scale: float, rate: float) -> None:
         if self._velocity is None:
             self._velocity = total.new_zeros(total.shape)
-        velocity = self._velocity.mul_(self._settings.momentum).add_(total, alpha=scale)
+        velocity = self._velocity
+        for some, gradient in self._pieces(velocity, total):
+            some.mul_(self._settings.momentum).add_(gradient, alpha=scale)
         if self._settings.nesterov:
             self._subtract(total, rate * scale)
             self._subtract(velocity, rate * self._settings.momentum)
@@ -159,17 +179,21 @@ class _AdamStepper(Stepper):
         self._settings = settings
         self._first: Tensor = None
         self._second: Tensor = None
+        self._direction: Tensor = None
         self._steps = 0
 
     def step(self, total: Tensor, scale: float, rate: float) -> None:
         if self._first is None:
-            self._first, self._second = total.new_zeros(total.shape), total.new_zeros(total.shape)
+            self._first, self._second, self._direction = (total.new_zeros(total.shape) for _ in range(3))
         self._steps += 1
         slow, slower = self._settings.betas
-        self._first.mul_(slow).add_(total, alpha=(1 - slow) * scale)
-        self._second.mul_(slower).addcmul_(total, total, value=(1 - slower) * scale * scale)
-        deviation = (self._second / (1 - slower**self._steps)).sqrt_().add_(self._settings.stability)
+        for first, second, gradient, direction in self._pieces(self._first, self._second, total, self._direction):
+            first.mul_(slow).add_(gradient, alpha=(1 - slow) * scale)
+            second.mul_(slower).addcmul_(gradient, gradient, value=(1 - slower) * scale * scale)
+            direction.copy_(second).div_(1 - slower**self._steps).sqrt_().add_(self._settings.stability)
+            direction.copy_(first / direction)
         if self._settings.weight_decay:
             for parameter in self._parameters:
-                parameter.mul_(1 - rate * self._settings.weight_decay)
-        self._subtract(self._first / deviation, rate / (1 - slow**self._steps))
+                for (some,) in self._pieces(parameter.view(-1)) if parameter.is_contiguous() else [(parameter,)]:
+                    some.mul_(1 - rate * self._settings.weight_decay)
+        self._subtract(self._direction, rate / (1 - slow**self._steps))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..products import add_product
-from .lengths import squared_lengths
+from .lengths import lost, squared_lengths
 from .workspace import Workspace
 
 _NUMBERS = 2**22  # held at once for inner products: 16 MiB of float32
@@ -98,7 +98,8 @@ class Outer(Piece):
 
     def squares(self) -> Tensor:
         if self.left.shape[2] == 1:
-            lefts, rights = (squared_lengths(side.flatten(0, 2)) for side in (self.left, self.right))
+            sides = (side.flatten(0, 2) for side in (self.left, self.right))
+            lefts, rights = (squared_lengths(side) + lost(side.shape[1], side) for side in sides)
             return (lefts * rights).view(len(self.left), -1).sum(1)
         groups, positions = self.left.shape[1:3]
         parts = [
@@ -247,13 +248,15 @@ def _inner_products(left: Tensor, right: Tensor) -> Tensor:
     """Squared norms by inner products of positions, shape ``(B,)``.
 
     They may cancel until rounding is all that is left, which then must not make a gradient look short: the result is
-    at least the square of Σ_t ‖left_t‖‖right_t‖ times the precision, which is about what rounding can be.
+    at least the square of Σ_t ‖left_t‖‖right_t‖ times the precision, which is about what rounding can be. What may have
+    underflown in one factor is charged with the other.
     """
     lefts, rights = left @ left.transpose(2, 3), right @ right.transpose(2, 3)
-    diagonals = lefts.diagonal(dim1=2, dim2=3) * rights.diagonal(dim1=2, dim2=3)
-    most = diagonals.clamp_min(0).sqrt().sum(2).square_()
-    squares = lefts.mul_(rights).sum((2, 3))
-    return torch.maximum(squares, most * torch.finfo(left.dtype).eps).sum(1)
+    own, other = lefts.diagonal(dim1=2, dim2=3), rights.diagonal(dim1=2, dim2=3)
+    most = (own * other).clamp_min(0).sqrt().sum(2).square_()
+    missing = own.sum(2) * lost(right.shape[3], right) + other.sum(2) * lost(left.shape[3], left)
+    squares = torch.maximum(lefts.mul_(rights).sum((2, 3)), most * torch.finfo(left.dtype).eps)
+    return (squares.sqrt_() + missing.mul_(left.shape[2]).sqrt_()).square_().sum(1)
 
 
 def _parts(examples: int, numbers_each: int, numbers: int = _NUMBERS) -> Iterator[slice]:

@@ -31,6 +31,7 @@ from .summing import Gradients, add_pieces
 
 _PROBED = 3  # examples that a model is tried on
 _NEVER = 1e30  # no gradient that long would have a finite square
+_NOTHING = 1e-12  # a norm may be given as this where it is 0: what underflow may have hidden
 
 
 def refuse_mixing(model: nn.Module) -> None:
@@ -262,11 +263,11 @@ def _compare(
         if piece is not None:
             usable &= torch.isfinite(piece.squares())
     rows = usable.nonzero().flatten().tolist()
-    rounding = 1e-5 * float(whole[usable].max()) if rows else 0.0
+    rounding = max(1e-5 * float(whole[usable].max()), _NOTHING) if rows else 0.0
     for name, gradient, piece in zip(layout.names, exact, pieces, strict=True):
         if any(_differs(gradient[row], piece, row, rounding) for row in rows):
             return True, f"gradients of {name} are not what its module's input and output say", exact
-    return any(bool(whole[row] > 0) for row in rows), "", exact  # from zeros alone nothing is known
+    return any(float(whole[row]) > 100 * _NOTHING for row in rows), "", exact  # from zeros alone nothing is known
 
 
 def _one_by_one(layout: Layout, losses: Tensor) -> list[Tensor]:

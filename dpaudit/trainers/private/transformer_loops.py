@@ -416,3 +416,13 @@ def add_clipped(
         for first, end, layer in ranges[:-1]:
             add_times(flat[first:end], weights[layer], total[first:end])
     return scaled, dropped
+
+
+@compiled
+def add_rows(rows: Reals, token: Whole, table: Reals) -> None:
+    """Add each token's row, ``(B, T, d)``, to that of the table."""
+    for b in range(token.shape[0]):
+        for t in range(token.shape[1]):
+            row, source = table[token[b, t]], rows[b, t]
+            for i in range(len(source)):
+                row[i] += source[i]

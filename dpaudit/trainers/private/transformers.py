@@ -17,15 +17,16 @@ from ..example_loops import Rule
 from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
-from .faster import Snapshot, one_thread
+from .faster import Snapshot
 from .lanes import in_lanes, is_plain, known_rule, within
 from .layout import Layout
 from .losses import CrossEntropy, Loss
-from .transformer_loops import add_clipped
+from .transformer_loops import add_clipped, add_rows
 from .transformer_shape import Shape
 
 _MOST = 2**21  # parameters, without the table of tokens: each thread has them twice
-_FEWEST = 8  # tokens: loops along fewer are too short
+_LARGE, _HEAD = 2**19, 2**17  # parameters of all, of the head: where they are more than a core's cache holds
+_FEWEST, _ENOUGH, _LONGEST = 8, 32, 512  # tokens: loops along fewer are too short; for a large network; for shares
 
 Reals = NDArray[np.float32]
 Whole = NDArray[np.int64]
@@ -46,6 +47,8 @@ class TransformerByHand:
         shape = Shape.of(model, layout)
         if shape is None or shape.numbers > _MOST or type(loss) is not CrossEntropy:
             return None
+        if not shape.causal and shape.classes * shape.width > _HEAD:
+            return None  # the head's gradient is the product of two vectors, and better not written out
         return None if known_rule(clipping, len(layout.layers)) is None else cls(Snapshot(model), layout, loss, shape)
 
     def fits(self, x: batches.Batch, y: batches.Batch) -> bool:
@@ -54,12 +57,13 @@ class TransformerByHand:
             return False
         if not all(part.dtype == torch.int64 and part.is_cpu for part in (x, y)) or not is_plain(self._layout):
             return False
-        if x.dim() != 2 or not _FEWEST <= x.shape[1] <= self._shape.length:
+        fewest = _FEWEST if self._shape.numbers <= _LARGE else _ENOUGH
+        if x.dim() != 2 or not fewest <= x.shape[1] <= min(_LONGEST, self._shape.length):
             return False
         if y.shape != (x.shape if self._shape.causal else x.shape[:1]):
             return False
-        known = y[y != self._loss.ignore_index]
-        return within(x, len(self._layout.parameters[0])) and within(known, self._shape.classes)
+        words, ignored = len(self._layout.parameters[0]), self._loss.ignore_index
+        return within(x, words) and within(y, self._shape.classes, ignored)
 
     def parts(self, size: int) -> int:
         """All at once."""
@@ -71,19 +75,19 @@ class TransformerByHand:
         """Add each example's clipped gradient to ``totals``."""
         assert isinstance(x, Tensor)
         assert isinstance(y, Tensor)
-        token, label = x.contiguous().numpy(), y.reshape(size, -1).contiguous().numpy()
+        token, label = (np.ascontiguousarray(part.numpy().reshape(size, -1)) for part in (x, y))
         table, *others = self._layout.parameters
         for own, parameter in zip(self._own, others, strict=True):
             own[...] = parameter.detach().numpy()
         rule, words = known_rule(clipping, len(self._layout.layers)), table.detach().contiguous().numpy()
         assert rule is not None
         rows = np.empty((*token.shape, self._shape.width), np.float32)
-        with one_thread() as threads:
-            done = in_lanes(lambda part: self._lane(token[part], label[part], words, rule, rows[part]), size, threads)
-            for sums, _, _ in done:
-                for view, total in zip(self._shape.named(self._shape.views(sums)).values(), totals[1:], strict=True):
-                    total.add_(torch.from_numpy(view))
-            totals[0].index_add_(0, x.reshape(-1), torch.from_numpy(rows).flatten(0, 1))
+        done = in_lanes(lambda part: self._lane(token[part], label[part], words, rule, rows[part]), size)
+        for sums, _, _ in done:
+            for view, total in zip(self._shape.named(self._shape.views(sums)).values(), totals[1:], strict=True):
+                whole = total.numpy()
+                whole += view
+        add_rows(rows, token, totals[0].numpy())
         return StepCounts(size, sum(scaled for _, scaled, _ in done), sum(dropped for _, _, dropped in done))
 
     def _lane(self, token: Whole, label: Whole, table: Reals, rule: Rule, rows: Reals) -> tuple[Reals, int, int]:

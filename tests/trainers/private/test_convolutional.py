@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from dpaudit.errors import InputError  # noqa: E402
 from dpaudit.trainers import architectures  # noqa: E402
 from dpaudit.trainers.architectures import Images, Records  # noqa: E402
 from dpaudit.trainers.private import (  # noqa: E402
@@ -1424,3 +1425,36 @@ def test_per_image_gradients_are_never_all_written_out(threads):
         assert min(growth(lambda: sums.sum(x, y)) for _ in range(3)) < 25e6  # others may get some meanwhile
         assert max(growth(lambda: torch.ones(26 * 10**6)) for _ in range(3)) > 80e6
     assert sums.layout.total > 26_000 and by_hand(sums, x, y)
+
+
+@pytest.mark.parametrize("size", [np.int64(2), (2,), [2], (2, 2)], ids=str)
+def test_sizes_of_pooling_that_torch_takes(size):
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(size), nn.Flatten(), nn.Linear(27, 4))
+    sums = ClippedSums(model, GlobalClipping(norm=0.5))
+    assert sums.sum(torch.randn(5, 1, 8, 8), torch.arange(5) % 4).any() and sums._tried
+
+
+def test_examples_that_mix_are_refused_though_the_loops_were_tried_first(monkeypatch):
+    """They give other gradients than the model, so another way does the batch, and that is checked like any other."""
+    forward = nn.Conv2d.forward
+
+    def mixing(self, x):
+        out = forward(self, x)
+        return 1.5 * out if len(x) == 1 else out - out.mean(0, keepdim=True)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", mixing)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4))
+    sums = ClippedSums(model, GlobalClipping(norm=0.5))
+    with pytest.raises(InputError, match="mixed"):
+        sums.sum(torch.randn(5, 1, 8, 8), torch.arange(5) % 4)
+
+
+def test_what_is_kept_of_linear_layers_is_added_now_and_then(monkeypatch, oracle, distance):
+    """A thousand images, whose inputs to a linear layer are more numbers than are kept at once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 64, 4))
+    x, y = torch.randn(1500, 1, 8, 8), torch.arange(1500) % 4
+    assert len(x) * 16 * 64 > 2**20
+    whole = ClippedSums(model, GlobalClipping(norm=0.5))
+    parts = ClippedSums(model, GlobalClipping(norm=0.5), physical_batch_size=100)
+    assert distance(whole.sum(x, y), parts.sum(x, y).double()) < 1e-5 and whole._tried

@@ -277,3 +277,48 @@ def test_a_sum_without_the_zeros_would_spread():
     assert math.isnan(0.0 * math.inf)
     left, right = torch.ones(2, 3), torch.tensor([[1.0, math.inf], [1.0, 1.0]])
     assert not torch.isfinite((left * torch.tensor([[0.0], [1.0]])).t() @ right).all()
+
+
+# ---- factors far apart ----------------------------------------------------------------------------------------------
+
+
+def gapped(kind, gap):
+    """A network whose second class is ahead by ``gap``, so that its example's derivatives are about e^-gap."""
+    head = nn.Linear(9, 2)
+    if kind == "sequence":
+        model = nn.Sequential(nn.Linear(9, 9, bias=False), nn.Unflatten(1, (3, 3)), nn.Linear(3, 3), nn.Flatten(), head)
+    elif kind == "convolutional":
+        model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.Flatten(), head)
+    else:
+        model = nn.Sequential(head) if kind == "by hand" else nn.Sequential(nn.Identity(), head)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        head.bias.copy_(torch.tensor([0.0, gap]))
+        if kind == "sequence":
+            model[0].weight.copy_(torch.eye(9))
+            head.weight.fill_(1e-3)
+            head.weight[1] *= -1
+        if kind == "convolutional":
+            model[0].weight.fill_(1.0)
+    return model
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["", "flushed"])
+@pytest.mark.parametrize("kind", ["by hand", "book-keeping", "convolutional", "sequence"])
+def test_a_gradient_of_tiny_and_huge_factors_is_clipped(kind, flushed):
+    """Squares of the one underflow, and times those of the other they would be nothing."""
+    shape = (1, 1, 3, 3) if kind == "convolutional" else (1, 9)
+    longest = 0.0
+    torch.set_flush_denormal(flushed)
+    try:
+        for gap in (30.0, 40.0, 45.0, 48.0, 52.0, 60.0, 80.0):
+            for size in (1e10, 1e15, 3e18):
+                for norm in (1e-5, 1e-2, 1.0):
+                    sums = ClippedSums(gapped(kind, gap), GlobalClipping(norm=norm))
+                    sums.sum(torch.randn((4, *shape[1:]), generator=generator()), torch.zeros(4, dtype=torch.long))
+                    total = sums.sum(torch.full(shape, size), torch.tensor([1]))
+                    longest = max(longest, float(total.double().norm()) / norm)
+    finally:
+        torch.set_flush_denormal(False)
+    assert 0.5 < longest <= 1 + 1e-6

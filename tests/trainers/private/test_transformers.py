@@ -22,14 +22,16 @@ from dpaudit.trainers.private import (  # noqa: E402
     ClippedSums,
     CrossEntropy,
     GlobalClipping,
+    Momentum,
     PerLayerClipping,
     PrivateEngine,
     Sgd,
     feedforward,
+    optimizers,
     transformers,
 )
-from dpaudit.trainers.private.faster import one_thread  # noqa: E402
 from dpaudit.trainers.private.feedforward import FeedForward  # noqa: E402
+from dpaudit.trainers.private.layout import Layout  # noqa: E402
 from dpaudit.trainers.private.transformers import TransformerByHand  # noqa: E402
 
 VOCABULARY, LENGTH = 11, 12
@@ -901,15 +903,27 @@ def test_perceptrons_stay_untried_without_a_finite_gradient():
 # ---- what is left alone ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_torch_gets_its_threads_back_whatever_happens(wanted, threads):
-    threads(3)
-    with one_thread(wanted) as before:
-        assert before == 3 and torch.get_num_threads() == (1 if wanted else 3)
-    assert torch.get_num_threads() == 3
-    with pytest.raises(KeyError), one_thread(wanted):
-        raise KeyError
-    assert torch.get_num_threads() == 3
+@pytest.mark.parametrize("optimizer", [Sgd(learning_rate=0.1), Momentum(learning_rate=0.1, nesterov=True),
+                                       Adam(learning_rate=0.1, weight_decay=0.01)], ids=str)  # fmt: skip
+def test_steps_in_pieces_are_the_same_steps(optimizer, monkeypatch):
+    """Pieces that torch does not split over its threads, for an engine whose own threads work meanwhile."""
+    monkeypatch.setattr(optimizers, "_PIECE", 50)
+    alone, together = network(), network()
+    x, y = batch()
+    for model in (alone, together):
+        one = engine(model, optimizer=optimizer)
+        for _ in range(3):
+            one.step(x, y)
+            assert one._stepper.alone
+            if model is together:
+                monkeypatch.setattr(ClippedSums, "shared_out", False)
+                one.step(x, y)
+                monkeypatch.undo()
+                monkeypatch.setattr(optimizers, "_PIECE", 50)
+            else:
+                one.step(x, y)
+    for one, other in zip(alone.parameters(), together.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 @each_task
@@ -1035,3 +1049,38 @@ def test_per_example_gradients_are_never_all_written_out(threads):
         sums.sum(x, y)
     assert max(event.cpu_memory_usage for event in profile.key_averages()) < 10 * parameters * 4
     assert parameters > 12_000 and by_hand(sums, x, y)
+
+
+# ---- what the loops would be slow at --------------------------------------------------------------------------------
+
+
+def test_long_sequences_and_large_heads_are_left_to_others():
+    assert transformers.TransformerByHand.of(
+        *about(network(classes=2**17 // 8)), CLIPPING
+    ) and not transformers.TransformerByHand.of(*about(network(classes=2**17 // 8 + 1)), CLIPPING)
+    sums = ClippedSums(network(None, length=600), CLIPPING)
+    x = torch.zeros((1, 600), dtype=torch.long)
+    assert sums._by_hand.fits(x[:, :512], x[:, :512]) and not sums._by_hand.fits(x[:, :513], x[:, :513])
+
+
+def about(model):
+    return model, Layout.of(model), CrossEntropy()
+
+
+def test_a_table_that_was_made_wider_is_noticed():
+    """By its loops memory would be read that is not there."""
+    model, (x, y) = network(), batch()
+    one = engine(model)
+    one.step(x, y)
+    model.tokens.weight.data = torch.randn(VOCABULARY, 4096)
+    with pytest.raises(RuntimeError):
+        one.step(x, y)
+
+
+def test_a_note_on_a_module_changes_nothing():
+    model, (x, y) = network(), batch()
+    model.epoch = 0
+    sums = ClippedSums(model, CLIPPING)
+    model.epoch, model.blocks[0].name = 1, "first"
+    sums.sum(x, y)
+    assert sums._tried
