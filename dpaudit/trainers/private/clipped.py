@@ -62,7 +62,8 @@ class ClippedSums:
         self._physical = physical_batch_size
         self._mode = model.training
         self._by_hand = self._by_any_hand()
-        self._tried = self._independent = False
+        self._tried = isinstance(self._by_hand, FeedForward)  # a few lines, and a trial takes more memory than a step
+        self._independent = False
         self._gradients = self._choose()
 
     def _by_any_hand(self) -> ByHand | None:

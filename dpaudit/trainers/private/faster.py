@@ -37,24 +37,44 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._looks = [(module, _look(module)) for module in model.modules()]
+        modules: list[Any] = list(model.modules())
+        names = [tuple(getattr(module, "__constants__", ())) for module in modules]
+        self._looks = [(module, name, _look(module, name)) for module, name in zip(modules, names, strict=True)]
 
     def holds(self) -> bool:
         """Whether nothing was replaced or set otherwise since, and nobody hears of what the modules do."""
-        return all(not has_hooks(module) and _look(module) == look for module, look in self._looks)
+        if _hooks_everywhere():
+            return False
+        return all(not _own_hooks(module) and _look(module, names) == look for module, names, look in self._looks)
 
 
-def _look(module: Any) -> tuple[Any, ...]:
-    inside = *map(id, module._modules.values()), *map(id, module._parameters.values())
-    shapes = [None if parameter is None else parameter.shape for parameter in module._parameters.values()]
-    settings = [getattr(module, name, None) for name in getattr(module, "__constants__", ())]
-    return type(module), inside, shapes, [list(value) if isinstance(value, list) else value for value in settings]
+def _look(module: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    own = module.__dict__
+    settings = [own.get(name) for name in names]
+    shapes = [
+        None if parameter is None else (id(parameter), parameter.shape) for parameter in own["_parameters"].values()
+    ]
+    settings = [list(value) if value.__class__ is list else value for value in settings]
+    return module.__class__, [*map(id, own["_modules"].values())], shapes, settings
+
+
+_hooks_everywhere = torch.nn.modules.module._has_any_global_hook
+
+
+def _own_hooks(module: Any) -> bool:
+    own = module.__dict__
+    return bool(
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+    )
 
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether anything is called beside, or in place of, the ``forward`` of the module's class."""
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return bool(hooks) or "forward" in vars(module) or bool(torch.nn.modules.module._has_any_global_hook())
+    return _own_hooks(module) or _hooks_everywhere()
 
 
 def in_order(model: nn.Module) -> Iterator[nn.Module]:

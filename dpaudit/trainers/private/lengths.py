@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 _BLOCK = 1024  # numbers: of more, added up one after the other in float32, a norm can be short by parts in a thousand
+_TINY = {kind: torch.finfo(kind).tiny for kind in (torch.float32, torch.float64)}
 
 
 def lost(numbers: int, like: Tensor) -> float:
@@ -13,7 +14,7 @@ def lost(numbers: int, like: Tensor) -> float:
 
     It matters for a factor of a gradient: the other may be large.
     """
-    return numbers * torch.finfo(like.dtype).tiny
+    return numbers * _TINY[like.dtype]
 
 
 def squared_lengths(rows: Tensor) -> Tensor:

@@ -26,11 +26,9 @@ from dpaudit.trainers.private import (  # noqa: E402
     PerLayerClipping,
     PrivateEngine,
     Sgd,
-    feedforward,
     optimizers,
     transformers,
 )
-from dpaudit.trainers.private.feedforward import FeedForward  # noqa: E402
 from dpaudit.trainers.private.layout import Layout  # noqa: E402
 from dpaudit.trainers.private.transformers import TransformerByHand  # noqa: E402
 
@@ -860,44 +858,6 @@ def test_nothing_is_known_from_a_batch_without_a_finite_gradient(classes, monkey
 def perceptron():
     x = torch.randn((7, 6), generator=generator(1))
     return architectures.mlp(6, [5], 3, generator()), x, torch.arange(7) % 3
-
-
-FEED_FORWARD_TWINS = {
-    "_squares": lambda found: found / 4,
-    "_backward": lambda found: [1.1 * found[0], *found[1:]],
-    "_forward": lambda found: (found[0], 0.5 * found[1]),
-}
-
-
-@pytest.mark.parametrize("part", FEED_FORWARD_TWINS)
-def test_perceptrons_are_tried_too(part, monkeypatch, oracle, distance):
-    model, x, y = perceptron()
-    good = ClippedSums(model, CLIPPING)
-    assert right(model, x, y, oracle, distance, sums=good) and good._tried
-    assert isinstance(good._by_hand, FeedForward) and not good.shared_out
-    before = getattr(FeedForward, part)
-    monkeypatch.setattr(FeedForward, part, lambda *args: FEED_FORWARD_TWINS[part](before(*args)))
-    sums = ClippedSums(model, CLIPPING)
-    assert right(model, x, y, oracle, distance, sums=sums)
-    assert sums._by_hand is None
-
-
-def test_perceptrons_that_are_not_clipped_are_found_out(monkeypatch, oracle, distance):
-    model, x, y = perceptron()
-    plain = feedforward.weigh
-    monkeypatch.setattr(feedforward, "weigh", lambda squares, losses, rule: plain(0 * squares, losses, rule))
-    sums = ClippedSums(model, CLIPPING)
-    assert right(model, x, y, oracle, distance, sums=sums)
-    assert sums._by_hand is None
-
-
-def test_perceptrons_stay_untried_without_a_finite_gradient():
-    model, x, y = perceptron()
-    sums = ClippedSums(model, CLIPPING)
-    assert not sums.sum(torch.full_like(x, torch.nan), y).any()
-    assert isinstance(sums._by_hand, FeedForward) and not sums._tried
-    sums.sum(x, y)
-    assert isinstance(sums._by_hand, FeedForward) and sums._tried
 
 
 # ---- what is left alone ---------------------------------------------------------------------------------------------
