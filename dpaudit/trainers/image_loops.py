@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .compiled import compiled, float32
 from .example_loops import Rule, add_times, precise_length, softmax_slopes, squared_length, weigh
 from .functions import tanh
-from .small_products import multiply, multiply_at
+from .small_products import multiply, multiply_at, room
 
 Reals = NDArray[np.float32]
 Whole = NDArray[np.int64]
@@ -335,9 +335,8 @@ def add_clipped(
     Returns:
         How many were scaled down, and how many dropped.
     """
-    values, slopes = np.zeros(sizes[0], np.float32), np.zeros(sizes[0], np.float32)
-    edged, windows = np.zeros(sizes[1], np.float32), np.empty(sizes[2], np.float32)
-    taps, grad = np.empty(sizes[3], np.int32), np.empty(len(flat), np.float32)
+    values, slopes, edged, windows = room(sizes[0]), room(sizes[0]), room(sizes[1]), room(sizes[2])
+    taps, grad = np.empty(sizes[3], np.int32), room(len(flat))
     squares, weights = np.empty(len(rule.limits)), np.ones(len(rule.limits), np.float32)
     whole = 0
     for part in parts:

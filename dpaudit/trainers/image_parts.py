@@ -98,7 +98,7 @@ class Builder:
         self._rows: list[dict[str, int]] = []
         self._slots: list[Slot] = []
         self._sides, self._channels, self._row = (height, width), channels, channels
-        self._given, self._values = 0, height * width * channels
+        self._given, self._values = 0, -(-height * width * channels // LANES) * LANES
         self._edged = self._windows = self._taps = self._flat = self._across = 0
 
     def rectify(self) -> bool:

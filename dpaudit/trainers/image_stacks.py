@@ -16,6 +16,7 @@ from .example_loops import Rule
 from .image_loops import add_clipped
 from .image_parts import Builder, Program, Slot
 from .images import ConvolutionalNet, ImageNetwork
+from .small_products import room
 
 _MOST = 2**20  # parameters: more of them leave the cache
 _NOBODY = -1  # the label that is ignored
@@ -85,7 +86,7 @@ class _Descent:
         self._clip = clip_norm is not None
         norms = torch.as_tensor(1.0 if clip_norm is None else clip_norm, dtype=torch.float64).expand(models, 1).numpy()
         self._rules = [Rule(np.full(depth, norm[0]), False, True, 0.0) for norm in norms]
-        self._flat, self._across = np.zeros(program.flat, np.float32), np.zeros(program.across, np.float32)
+        self._flat, self._across = room(program.flat), room(program.across)
         self._counts = np.zeros((models, 2), np.int32)
 
     def __call__(self, index: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int32] | None:
@@ -94,7 +95,7 @@ class _Descent:
         return self._counts if self._clip else None
 
     def _step(self, model: int, chosen: NDArray[np.int64]) -> tuple[int, int]:
-        program, total = self._program, np.zeros_like(self._flat)
+        program, total = self._program, room(len(self._flat))
         matrices = [layer[model] for layer in self._layers]
         for slot, matrix in zip(program.slots, matrices, strict=True):
             slot.fill(self._flat, self._across, _weight(slot, matrix), matrix[-1])

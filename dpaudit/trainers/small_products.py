@@ -19,6 +19,7 @@ Reals = NDArray[np.float32]
 LANES, _TALL = vector_registers()
 """Numbers in a register; rows of a tile of two registers that all registers together can hold."""
 _LOW = _TALL // 2
+_LINE = 16  # numbers in a cache line
 
 
 def _tile(rows: int, registers: int) -> Any:
@@ -139,3 +140,11 @@ def multiply(a: Reals, x: Reals, out: Reals, add: bool) -> None:
 def padded(numbers: int) -> int:
     """The next multiple of :data:`LANES`."""
     return (numbers + LANES - 1) // LANES * LANES
+
+
+@compiled
+def room(numbers: int) -> Reals:
+    """Zeros that begin at a cache line: registers that are loaded from across two take twice as long."""
+    whole = np.zeros(numbers + _LINE, np.float32)
+    first = (_LINE - (whole.ctypes.data // 4) % _LINE) % _LINE
+    return whole[first : first + numbers]

@@ -176,7 +176,7 @@ def check(program, image):
     """Each part has places of its own, and reads what the last one gave."""
     values, edged, windows, taps = program.sizes
     given, flat, across, edges, pools, most = 0, [], [], [], [], 0
-    gives = [(0, image)]
+    gives = [(0, up(image))]  # what follows begins at a cache line
     size = image
     for part in program.parts:
         count = int(part["high"] * part["broad"] * part["outputs"])

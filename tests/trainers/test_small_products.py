@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from dpaudit.trainers.small_products import LANES, multiply, multiply_at, padded
+from dpaudit.trainers.small_products import LANES, multiply, multiply_at, padded, room
 
 CLOSE = 2e-6  # of the sum of absolute products: single precision
 CANARY = np.float32(123.456)
@@ -216,3 +216,10 @@ def test_an_inner_dimension_of_two_levels_is_right(outer, inner, rows):
 def test_padding_is_up_to_the_next_multiple():
     for numbers in range(5 * LANES):
         assert padded(numbers) == next(n for n in range(0, 6 * LANES, LANES) if n >= numbers)
+
+
+@pytest.mark.parametrize("numbers", [0, 1, 15, 16, 17, 1000])
+def test_room_is_of_zeros_and_begins_at_a_cache_line(numbers):
+    rooms = [room(numbers) for _ in range(5)]
+    assert all(r.shape == (numbers,) and r.dtype == np.float32 and not r.any() for r in rooms)
+    assert all(r.ctypes.data % 64 == 0 for r in rooms)

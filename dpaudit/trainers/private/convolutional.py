@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..architectures import Images, Records
 from ..image_loops import add_clipped
 from ..image_parts import Builder, Program, Slot
+from ..small_products import room
 from . import batches
 from .clipping import Clipping
 from .diagnostics import StepCounts
@@ -78,7 +79,7 @@ class ConvolutionalByHand:
         program = self._program(x)
         rule = known_rule(clipping, len(self._layers))
         assert program is not None and rule is not None
-        flat, across = np.zeros(program.flat, np.float32), np.zeros(program.across, np.float32)
+        flat, across = room(program.flat), room(program.across)
         for slot, layer in zip(program.slots, self._layers, strict=True):
             weight = self._turned(layer.weight.detach().numpy(), slot, layer)
             slot.fill(flat, across, weight, None if layer.bias is None else layer.bias.detach().numpy())
@@ -86,7 +87,7 @@ class ConvolutionalByHand:
         images, labels = np.ascontiguousarray(pixels.reshape(size, -1)), np.ascontiguousarray(y.numpy())
 
         def work(part: slice) -> tuple[Reals, int, int]:
-            total = np.zeros(program.flat, np.float32)
+            total = room(program.flat)
             counts = add_clipped(
                 images[part], labels[part], program.classes, self._loss.ignore_index, program.parts, program.sizes,
                 flat, across, True, rule, total,

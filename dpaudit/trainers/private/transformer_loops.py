@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..compiled import compiled, float32
 from ..example_loops import Rule, add_times, softmax_slopes, squared_length, weigh
 from ..functions import exp, gelu
-from ..small_products import multiply, padded
+from ..small_products import multiply, padded, room
 
 Reals = NDArray[np.float32]
 Whole = NDArray[np.int64]
@@ -82,8 +82,8 @@ class Values(NamedTuple):
 
 @compiled
 def _new_norm(blocks: int, d: int, columns: int) -> Norm:
-    return Norm(np.zeros((blocks, d, columns), np.float32), np.zeros((blocks, columns), np.float32),
-                np.zeros((blocks, d, columns), np.float32))  # fmt: skip
+    return Norm(room(blocks * d * columns).reshape(blocks, d, columns), room(blocks * columns).reshape(blocks, columns),
+                room(blocks * d * columns).reshape(blocks, d, columns))  # fmt: skip
 
 
 @compiled
@@ -92,25 +92,25 @@ def new_values(net: Network, heads: int, tokens: int, places: int) -> Values:
     (blocks, m), d, classes = net.wide_bias.shape, net.last.shape[1], len(net.head)
     columns, spots = padded(tokens), padded(places)
     return Values(
-        np.zeros((d, columns), np.float32),
+        room(d * columns).reshape(d, columns),
         _new_norm(blocks, d, columns),
-        np.zeros((blocks, 3 * d, columns), np.float32),
-        np.zeros((blocks, heads, tokens, columns), np.float32),
-        np.zeros((blocks, d, columns), np.float32),
+        room(blocks * (3 * d) * columns).reshape(blocks, 3 * d, columns),
+        room(blocks * heads * tokens * columns).reshape(blocks, heads, tokens, columns),
+        room(blocks * d * columns).reshape(blocks, d, columns),
         _new_norm(blocks, d, columns),
-        np.zeros((blocks, m, columns), np.float32),
-        np.zeros((blocks, m, columns), np.float32),
+        room(blocks * m * columns).reshape(blocks, m, columns),
+        room(blocks * m * columns).reshape(blocks, m, columns),
         _new_norm(1, d, columns),
-        np.zeros((d, spots), np.float32),
-        np.zeros((classes, spots), np.float32),
-        np.zeros((d, columns), np.float32),
-        np.zeros((d, columns), np.float32),
-        np.zeros((m, columns), np.float32),
-        np.zeros((3 * d, columns), np.float32),
-        np.zeros((tokens, columns), np.float32),
-        np.zeros((tokens, columns), np.float32),
-        np.zeros((tokens, net.head.shape[1]), np.float32),
-        np.zeros((tokens, net.narrow.shape[2]), np.float32),
+        room(d * spots).reshape(d, spots),
+        room(classes * spots).reshape(classes, spots),
+        room(d * columns).reshape(d, columns),
+        room(d * columns).reshape(d, columns),
+        room(m * columns).reshape(m, columns),
+        room((3 * d) * columns).reshape(3 * d, columns),
+        room(tokens * columns).reshape(tokens, columns),
+        room(tokens * columns).reshape(tokens, columns),
+        room(tokens * net.head.shape[1]).reshape(tokens, net.head.shape[1]),
+        room(tokens * net.narrow.shape[2]).reshape(tokens, net.narrow.shape[2]),
     )
 
 

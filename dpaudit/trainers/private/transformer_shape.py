@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ..architectures import Block, SelfAttention, Transformer
-from ..small_products import LANES
+from ..small_products import LANES, room
 from .faster import has_hooks
 from .layout import Layout
 from .rules import rule_for
@@ -101,7 +101,7 @@ class Shape:
 
     def zeros(self) -> Reals:
         """A flat array."""
-        return np.zeros(self.numbers, np.float32)
+        return room(self.numbers)
 
     def views(self, flat: Reals) -> Network:
         """What is where in a flat array."""
