@@ -288,7 +288,9 @@ def walsh_hadamard(x: Tensor) -> Tensor:
     while done < size:
         factor = min(_FACTOR, size // done)
         matrix = _hadamard(factor, x.dtype, x.device)
-        out = out.reshape(-1, factor) @ matrix if done == 1 else matrix @ out.reshape(-1, factor, done)
+        out = (
+            _product(out.reshape(-1, factor), matrix) if done == 1 else _product(matrix, out.reshape(-1, factor, done))
+        )
         done *= factor
     return out.reshape(x.shape)
 
@@ -303,6 +305,12 @@ def _hadamard(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 # On a CPU by numpy: torch would split a pass as short as these over its threads and wait for the last, which on a busy
 # machine can take longer than the whole step.
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    if a.device.type == "cpu" and not (a.requires_grad or b.requires_grad):
+        return torch.from_numpy(a.numpy() @ b.numpy())
+    return a @ b
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
