@@ -10,18 +10,15 @@ from ..errors import need_extra
 
 try:
     import numba
-    from llvmlite import ir
-    from numba import types
-    from numba.core import cgutils
+    from llvmlite import ir as ir
+    from numba import types as types
+    from numba.core import cgutils as cgutils
     from numba.core.registry import cpu_target
-    from numba.extending import intrinsic
+    from numba.extending import intrinsic as intrinsic
 except ModuleNotFoundError as error:
     if error.name != "numba":
         raise
     raise need_extra("numba") from None
-
-__all__ = ["cgutils", "compiled", "float32", "float64", "inlined", "int32", "intrinsic", "ir", "types", "uint32",
-           "uint64", "vector_registers"]  # fmt: skip
 
 float32, float64, int32, uint32, uint64 = numba.float32, numba.float64, numba.int32, numba.uint32, numba.uint64
 
